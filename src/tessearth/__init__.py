@@ -1,0 +1,55 @@
+"""Location encoders: turn a latitude and longitude into an embedding that knows what is there.
+
+    import tessearth
+
+    embed = tessearth.Embedder("earth")
+    embed(lat=[48.86, -1.29], lon=[2.35, 36.82])
+
+Importing this package loads no torch; each public name brings its module in when first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from tessearth.errors import TessearthError
+from tessearth.version import __version__
+
+if TYPE_CHECKING:
+    from tessearth.encoder.config import EncoderConfig
+    from tessearth.encoder.model import SphericalVoronoiEncoder
+    from tessearth.encoder.weights import save
+    from tessearth.inference.embedder import Embedder
+    from tessearth.inference.features import LocationFeatures
+    from tessearth.models import list_models, load
+
+_HOMES = {
+    "Embedder": "tessearth.inference.embedder",
+    "EncoderConfig": "tessearth.encoder.config",
+    "LocationFeatures": "tessearth.inference.features",
+    "SphericalVoronoiEncoder": "tessearth.encoder.model",
+    "list_models": "tessearth.models",
+    "load": "tessearth.models",
+    "save": "tessearth.encoder.weights",
+}
+
+__all__ = [
+    "Embedder",
+    "EncoderConfig",
+    "LocationFeatures",
+    "SphericalVoronoiEncoder",
+    "TessearthError",
+    "__version__",
+    "list_models",
+    "load",
+    "save",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tessearth' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,50 @@
+"""Data and optional libraries that come as installed packages: found without importing them, named when missing."""
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from tessearth.errors import MissingExtraError
+
+
+def require(module: str, *, extra: str, what: str) -> ModuleType:
+    """Import an optional library, or say which extra brings it and what wanted it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(what, extra) from error
+
+
+def package_file(module: str, name: str, *, extra: str, what: str) -> Path:
+    """The path of a data file inside an installed package, without running the package's code.
+
+    Several data packages load everything when imported (one of them 930 MB), so they are only ever looked up.
+    """
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        spec = None
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / name
+        if path.is_file():
+            return path
+    raise MissingExtraError(what, extra)
+
+
+def package_version(distribution: str) -> str:
+    """The installed version of a distribution, or "unknown" for one that runs from source."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@functools.lru_cache(maxsize=64)
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, read in blocks; remembered, because package data does not change while a program runs."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
