@@ -1,10 +1,10 @@
 """Names to cards: one small mapping that answers an unknown name with the nearest known one."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
 from tessearth.errors import UnknownNameError
+from tessearth.settings import did_you_mean
 
 Card = TypeVar("Card")
 
@@ -26,7 +26,7 @@ class Registry(Mapping[str, Card], Generic[Card]):
         try:
             return self._cards[name]
         except KeyError:
-            raise UnknownNameError(f"there is no {self.kind} named {name!r}{self.advice(name)}") from None
+            raise UnknownNameError(f"there is no {self.kind} named {name!r}{did_you_mean(name, self)}") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._cards
@@ -36,10 +36,3 @@ class Registry(Mapping[str, Card], Generic[Card]):
 
     def __len__(self) -> int:
         return len(self._cards)
-
-    def advice(self, name: str) -> str:
-        """What to say after an unknown name: the nearest one when there is any, else all of them."""
-        near = difflib.get_close_matches(name, self._cards, n=1)
-        if near:
-            return f"; did you mean {near[0]!r}?"
-        return f"; there are: {', '.join(self._cards)}" if self._cards else ""

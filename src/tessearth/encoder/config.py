@@ -1,0 +1,131 @@
+"""What describes an encoder before its weights are there."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+from tessearth.errors import ConfigError
+from tessearth.settings import from_plain
+
+LogitForm = Literal["paper", "decoupled"]
+
+
+def _check_at_least(config: object, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < least:
+            raise ConfigError(f"{name} is {getattr(config, name)}; it must be at least {least}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TessellationConfig:
+    """One set of Voronoi sites on the sphere."""
+
+    num_sites: int = 4096
+    """How many sites lie on the sphere (K)."""
+
+    site_dim: int = 384
+    """How wide each site's embedding is (S)."""
+
+    sharpness: float = 45.0
+    """The sharpness every site starts with (tau)."""
+
+    sharpness_range: tuple[float, float] = (0.5, 500.0)
+    """The sharpness stays between these while training."""
+
+    logits: LogitForm = "paper"
+    """How near a site is: "paper" is tau <x, s>, where a sharper site also wins more territory; "decoupled" is
+    tau (<x, s> - 1) + b, where sharpness and territory are separate."""
+
+    on_sphere: bool = True
+    """Whether sites are unit vectors; False lets them leave the sphere and gain a radial degree of freedom."""
+
+    def __post_init__(self) -> None:
+        _check_at_least(self, 1, "num_sites", "site_dim")
+        if self.logits not in get_args(LogitForm):
+            raise ConfigError(f"logits is {self.logits!r}; it must be 'paper' or 'decoupled'")
+        low, high = self.sharpness_range
+        if not 0 < low <= self.sharpness <= high < math.inf:
+            raise ConfigError(f"sharpness {self.sharpness} does not lie in sharpness_range {self.sharpness_range}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderConfig:
+    """Everything needed to rebuild an encoder before its weights are loaded. The defaults are the paper's model."""
+
+    tessellations: tuple[TessellationConfig, ...] = (TessellationConfig(),)
+    """The tessellations, side by side: each mixes its own site embeddings and the mixtures are concatenated."""
+
+    num_tokens: int = 64
+    """How many semantic tokens places and images share (T); 0 leaves the tokens out."""
+
+    output_dim: int = 512
+    """How wide the embedding is (D); image features have the same width."""
+
+    hidden_dim: int = 512
+    """How wide the head's residual blocks are."""
+
+    num_blocks: int = 2
+    """How many residual blocks the head has."""
+
+    dropout: float = 0.5
+    """The share of units dropped inside each residual block while training."""
+
+    token_dropout: float = 0.1
+    """The share of tokens hidden from the location side, one draw per batch, while training."""
+
+    token_gate: float = 0.5
+    """How much of the blend comes from the tokens (alpha); the rest is the projected site mixture."""
+
+    location_temperature: float = 0.5
+    """The temperature the location side's token attention starts with (T_loc); it is learned."""
+
+    final_temperature: float = 0.2
+    """The temperature that T_loc is annealed towards while training."""
+
+    image_temperature: float = 0.05
+    """The fixed temperature of the image side's token attention."""
+
+    cosine_attention: bool = False
+    """Whether the location side compares directions (unit mixture, unit rows, no bias) instead of a linear map."""
+
+    coordinate_octaves: int = 0
+    """Coordinate conditioning: sines and cosines of the position at this many octaves join the head's input; 0 is none.
+    They are taken of x, y, z rather than of the angles, so the poles and the antimeridian stay ordinary points."""
+
+    normalize: bool = True
+    """Whether users get embeddings of unit length."""
+
+    def __post_init__(self) -> None:
+        if not self.tessellations:
+            raise ConfigError("an encoder needs at least one tessellation")
+        _check_at_least(self, 1, "output_dim", "hidden_dim")
+        _check_at_least(self, 0, "num_tokens", "num_blocks", "coordinate_octaves")
+        for name in ("dropout", "token_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")
+        if not 0 <= self.token_gate <= 1:
+            raise ConfigError(f"token_gate is {self.token_gate}; it must lie in [0, 1]")
+        for name in ("location_temperature", "final_temperature", "image_temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
+
+    @property
+    def num_sites(self) -> int:
+        """How many sites all tessellations have together."""
+        return sum(tessellation.num_sites for tessellation in self.tessellations)
+
+    @property
+    def mixture_dim(self) -> int:
+        """How wide the concatenated site mixtures are."""
+        return sum(tessellation.site_dim for tessellation in self.tessellations)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON or TOML."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild from plain values; unknown keys and values of another type are refused."""
+        return from_plain(cls, values)

@@ -1,0 +1,163 @@
+"""The whole location encoder: coordinates in, embeddings out."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessearth.encoder.config import EncoderConfig
+from tessearth.encoder.head import ResidualHead, reset_linear
+from tessearth.encoder.sites import SiteStart, start_sites
+from tessearth.encoder.tokens import SemanticTokens
+from tessearth.encoder.voronoi import SoftVoronoi
+from tessearth.errors import ConfigError
+from tessearth.geometry import latlon_to_xyz
+
+
+class Encoding(NamedTuple):
+    """What the encoder says of each place, by name."""
+
+    embedding: Tensor
+    """What users get, (N, D): of unit length unless the configuration says otherwise."""
+
+    raw: Tensor
+    """The head's output before it is brought to unit length, (N, D)."""
+
+    token_attention: Tensor | None
+    """How much each place draws on each semantic token, (N, T); None without tokens."""
+
+    site_weights: Tensor
+    """Each place's share in every site, (N, K), tessellations one after another; each one's columns sum to 1."""
+
+
+class SphericalVoronoiEncoder(nn.Module):
+    """Turns places into embeddings by learned Voronoi sites on the sphere and shared semantic tokens.
+
+    x -> mixture f of site embeddings (SoftVoronoi) -> blend LayerNorm((1 - alpha) (W f + b) + alpha z) with the
+    attended tokens z (SemanticTokens) -> ResidualHead -> unit length.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig | None = None,
+        *,
+        sites: SiteStart | Sequence[Tensor] = "land",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """Build an untrained encoder; `sites` names where they start or gives (K, 3) positions per tessellation."""
+        super().__init__()
+        self.config = config = config or EncoderConfig()
+        self.tessellations = nn.ModuleList(
+            SoftVoronoi(tessellation, positions)
+            for tessellation, positions in zip(config.tessellations, _start_positions(config, sites), strict=True)
+        )
+        self.tokens = SemanticTokens(config) if config.num_tokens else None
+        same_width = config.mixture_dim == config.output_dim
+        self.projection = nn.Identity() if same_width else nn.Linear(config.mixture_dim, config.output_dim)
+        self.norm = nn.LayerNorm(config.output_dim)
+        self.head = ResidualHead(
+            input_dim=config.output_dim + 6 * config.coordinate_octaves,
+            hidden_dim=config.hidden_dim,
+            output_dim=config.output_dim,
+            num_blocks=config.num_blocks,
+            dropout=config.dropout,
+        )
+        self._reset_parameters(generator)
+
+    @classmethod
+    def allocate(cls, config: EncoderConfig) -> Self:
+        """An encoder whose tensors have shapes but no memory yet, for weights that are about to be assigned."""
+        with torch.device("meta"):
+            return cls(config, sites=[torch.empty(t.num_sites, 3) for t in config.tessellations])
+
+    def forward(self, latlon: Tensor) -> Tensor:
+        """Embed places given in degrees, latitude first: (N, 2) -> (N, D)."""
+        return self.embed_xyz(latlon_to_xyz(latlon))
+
+    def embed_xyz(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
+        """Embed directions on the sphere, (N, 3) -> (N, D); with `top_k`, by that many sites per tessellation."""
+        return self._finish(self.head(self._blend(xyz, self._mixture(self._weights(xyz, top_k)))[0]))
+
+    def encode(self, latlon: Tensor, top_k: int | None = None) -> Encoding:
+        """Embed places and keep the parts: (N, 2) degrees to an Encoding."""
+        return self.encode_xyz(latlon_to_xyz(latlon), top_k)
+
+    def encode_xyz(self, xyz: Tensor, top_k: int | None = None) -> Encoding:
+        """Embed directions on the sphere and keep the parts: (N, 3) to an Encoding."""
+        weights = self._weights(xyz, top_k)
+        blend, attention = self._blend(xyz, self._mixture(weights))
+        raw = self.head(blend)
+        return Encoding(self._finish(raw), raw, attention, torch.cat(weights, dim=-1))
+
+    def site_positions(self) -> Tensor:
+        """Where all sites lie, (K, 3), tessellations one after another."""
+        return torch.cat([tessellation.positions() for tessellation in self.voronois()])
+
+    def site_sharpness(self) -> Tensor:
+        """How sharp all sites are, (K,), tessellations one after another."""
+        return torch.cat([tessellation.sharpness() for tessellation in self.voronois()])
+
+    def voronois(self) -> list[SoftVoronoi]:
+        """The tessellations as what they are."""
+        return [module for module in self.tessellations if isinstance(module, SoftVoronoi)]
+
+    def constrain_(self) -> None:
+        """Bring every tessellation back within its constraints; called after every optimiser step."""
+        for tessellation in self.voronois():
+            tessellation.constrain_()
+
+    def _weights(self, xyz: Tensor, top_k: int | None) -> list[Tensor]:
+        """Site weights per tessellation, in the sites' own precision whatever the head's is."""
+        voronois = self.voronois()
+        xyz = xyz.to(voronois[0].directions.dtype)
+        return [tessellation.weights(xyz, top_k) for tessellation in voronois]
+
+    def _mixture(self, weights: list[Tensor]) -> Tensor:
+        mixtures = [w @ voronoi.embeddings for w, voronoi in zip(weights, self.voronois(), strict=True)]
+        return torch.cat(mixtures, dim=-1).to(self.norm.weight.dtype)
+
+    def _blend(self, xyz: Tensor, mixture: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The head's input, (N, D) and the coordinates' own features, with the token attention that went into it."""
+        blend, attention = self.projection(mixture), None
+        if self.tokens is not None:
+            attention = self.tokens.location_attention(mixture)
+            gate = self.config.token_gate
+            blend = (1 - gate) * blend + gate * self.tokens.attend(attention)
+        blend = self.norm(blend)
+        if self.config.coordinate_octaves:
+            blend = torch.cat((blend, self._coordinate_features(xyz).to(blend.dtype)), dim=-1)
+        return blend, attention
+
+    def _coordinate_features(self, xyz: Tensor) -> Tensor:
+        """Sines and cosines of pi 2^j (x, y, z) for every octave j, (N, 3) -> (N, 6 octaves)."""
+        octaves = math.pi * 2 ** torch.arange(self.config.coordinate_octaves, dtype=xyz.dtype, device=xyz.device)
+        angles = (xyz[:, None, :] * octaves[:, None]).flatten(1)
+        return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+    def _finish(self, raw: Tensor) -> Tensor:
+        return F.normalize(raw, dim=-1) if self.config.normalize else raw
+
+    def _reset_parameters(self, generator: torch.Generator | None) -> None:
+        for voronoi in self.voronois():
+            voronoi.reset_embeddings(generator)
+        if self.tokens is not None:
+            self.tokens.reset_parameters(generator)
+        for part in (self.projection, self.head):
+            for module in part.modules():
+                if isinstance(module, nn.Linear):
+                    reset_linear(module, generator)
+
+
+def _start_positions(config: EncoderConfig, sites: SiteStart | Sequence[Tensor]) -> list[Tensor]:
+    """Initial positions for every tessellation, checked against the configuration."""
+    if isinstance(sites, str):
+        return [start_sites(sites, tessellation.num_sites) for tessellation in config.tessellations]
+    if len(sites) != len(config.tessellations):
+        raise ConfigError(f"{len(sites)} sets of sites were given for {len(config.tessellations)} tessellations")
+    for i, (positions, tessellation) in enumerate(zip(sites, config.tessellations, strict=True)):
+        if tuple(positions.shape) != (tessellation.num_sites, 3):
+            raise ConfigError(f"sites[{i}] has shape {tuple(positions.shape)}, not ({tessellation.num_sites}, 3)")
+    return list(sites)

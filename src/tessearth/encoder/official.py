@@ -1,0 +1,182 @@
+"""The authors' released layout (`MVRL/TTE`): its names, its configuration, and the way there and back."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessearth.encoder.config import EncoderConfig, TessellationConfig
+from tessearth.errors import WeightsError
+
+# What config.json says, and the types it may say it in.
+CONFIG_KEYS: dict[str, tuple[type, ...]] = {
+    "n_sites": (int,),
+    "site_embed_dim": (int,),
+    "output_dim": (int,),
+    "hidden_dim": (int,),
+    "n_reslayers": (int,),
+    "n_registers": (int,),
+    "register_fixed_gate": (float, int),
+    "use_cosine_attention": (bool,),
+    "normalize": (bool,),
+}
+
+# A training checkpoint holds the location encoder beside parts that belong to training alone.
+CHECKPOINT_PREFIX = "model."
+TRAINING_ONLY = ("model.visual.", "model.logit_scale")
+
+_SITES = "tessellations.0."
+_TOKENS = "location.semantic_registers."
+
+# Ours -> official, for everything whose name does not depend on the number of blocks.
+_NAMES = {
+    _SITES + "directions": "location._directions",
+    _SITES + "log_sharpness": "location._log_tau",
+    _SITES + "embeddings": "location._embeddings",
+    "tokens.tokens": _TOKENS + "registers",
+    "tokens.log_temperature": _TOKENS + "log_temperature",
+    "tokens.image_temperature": _TOKENS + "_img_temperature",
+    "tokens.location_logits.weight": _TOKENS + "loc_to_logits.weight",
+    "tokens.location_logits.bias": _TOKENS + "loc_to_logits.bias",
+    "tokens.image_logits.weight": _TOKENS + "img_to_logits.weight",
+    "tokens.image_logits.bias": _TOKENS + "img_to_logits.bias",
+    "projection.weight": _TOKENS + "site_to_out.weight",
+    "projection.bias": _TOKENS + "site_to_out.bias",
+    "norm.weight": _TOKENS + "norm.weight",
+    "norm.bias": _TOKENS + "norm.bias",
+    "head.entry.weight": "location.mlp.0.weight",
+    "head.entry.bias": "location.mlp.0.bias",
+}
+
+# The release does not save how far the temperature was annealed: its weights run at exp(theta), progress 0.
+_PROGRESS = "tokens.temperature_progress"
+
+
+def is_official_config(values: Mapping[str, Any]) -> bool:
+    """Whether a config.json is of the released layout."""
+    return "n_sites" in values
+
+
+def is_official_state(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether tensors carry the released layout's names."""
+    return any(name.startswith("location.") for name in tensors)
+
+
+def read_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str) -> EncoderConfig:
+    """The configuration a released config.json describes; the fixed image temperature comes from the tensors."""
+    missing = [key for key in CONFIG_KEYS if key not in values]
+    if missing:
+        raise WeightsError(f"{source}: config.json lacks {', '.join(missing)}")
+    for key, kinds in CONFIG_KEYS.items():
+        if type(values[key]) not in kinds:
+            raise WeightsError(f"{source}: config.json has {key} = {values[key]!r}, not {kinds[0].__name__}")
+    config = EncoderConfig(
+        tessellations=(TessellationConfig(num_sites=values["n_sites"], site_dim=values["site_embed_dim"]),),
+        num_tokens=values["n_registers"],
+        output_dim=values["output_dim"],
+        hidden_dim=values["hidden_dim"],
+        num_blocks=values["n_reslayers"],
+        token_gate=float(values["register_fixed_gate"]),
+        cosine_attention=values["use_cosine_attention"],
+        normalize=values["normalize"],
+    )
+    image_temperature = tensors.get(_NAMES["tokens.image_temperature"])
+    if image_temperature is None or image_temperature.numel() != 1:
+        return config  # reported with the other missing or misshapen tensors
+    return dataclasses.replace(config, image_temperature=float(image_temperature))
+
+
+def write_config(config: EncoderConfig) -> dict[str, Any]:
+    """The released config.json for an encoder, or an error naming what that layout cannot express."""
+    (first, *others) = config.tessellations
+    for unfit, what in (
+        (bool(others), "several tessellations"),
+        (first.logits != "paper", f"{first.logits} logits"),
+        (not first.on_sphere, "sites off the sphere"),
+        (config.coordinate_octaves > 0, "coordinate conditioning"),
+        (config.num_tokens == 0, "an encoder without tokens"),
+    ):
+        if unfit:
+            raise WeightsError(f"the official layout has no room for {what}; save with layout='tessearth'")
+    return {
+        "n_sites": first.num_sites,
+        "site_embed_dim": first.site_dim,
+        "output_dim": config.output_dim,
+        "hidden_dim": config.hidden_dim,
+        "n_reslayers": config.num_blocks,
+        "n_registers": config.num_tokens,
+        "register_fixed_gate": config.token_gate,
+        "use_cosine_attention": config.cosine_attention,
+        "normalize": config.normalize,
+    }
+
+
+def infer_config(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
+    """A released config.json read off tensor shapes, for files that come without one.
+
+    Shapes do not tell the gate and whether users get unit vectors: these are the release's 0.5 and true.
+    """
+    try:
+        num_sites, site_dim = tensors[_NAMES[_SITES + "embeddings"]].shape
+        num_tokens, output_dim = tensors[_NAMES["tokens.tokens"]].shape
+        hidden_dim, _ = tensors[_NAMES["head.entry.weight"]].shape
+    except KeyError as error:
+        raise WeightsError(f"{source}: tensor {error.args[0]} is missing") from None
+    except ValueError:
+        raise WeightsError(f"{source}: the tensors are not of the official layout's shapes") from None
+    return {
+        "n_sites": num_sites,
+        "site_embed_dim": site_dim,
+        "output_dim": output_dim,
+        "hidden_dim": hidden_dim,
+        "n_reslayers": sum(bool(re.fullmatch(r"location\.mlp\.\d+\.w1\.weight", name)) for name in tensors),
+        "n_registers": num_tokens,
+        "register_fixed_gate": 0.5,
+        "use_cosine_attention": _NAMES["tokens.location_logits.bias"] not in tensors,
+        "normalize": True,
+    }
+
+
+def read_state(tensors: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+    """Released tensors under our names; names we do not know stay as they are, for the strict check to refuse."""
+    ours = {official: name for name, official in _names(config).items()}
+    state = {ours.get(name, name): tensor for name, tensor in tensors.items()}
+    state[_PROGRESS] = torch.tensor(0.0)
+    return state
+
+
+def write_state(state: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+    """Our tensors under the released names, float32, with the annealed temperature written into theta."""
+    kept = {name: tensor.float() for name, tensor in state.items()}
+    progress = kept.pop(_PROGRESS)
+    if progress != 0:
+        theta = kept["tokens.log_temperature"]
+        kept["tokens.log_temperature"] = (theta.exp() * (1 - progress) + config.final_temperature * progress).log()
+    names = _names(config)
+    return {names[name]: tensor for name, tensor in kept.items()}
+
+
+def read_checkpoint_state(checkpoint: object, source: str) -> dict[str, Tensor]:
+    """The location encoder's tensors in a training checkpoint; parts that belong to training alone are left out."""
+    state = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise WeightsError(f"{source}: not a training checkpoint (no state_dict of tensors in it)")
+    wanted = {name: tensor for name, tensor in state.items() if not name.startswith(TRAINING_ONLY)}
+    foreign = sorted(name for name in wanted if not name.startswith(CHECKPOINT_PREFIX + "location."))
+    if foreign:
+        raise WeightsError(f"{source}: surplus tensor {foreign[0]} ({len(foreign)} that this model does not have)")
+    return {name.removeprefix(CHECKPOINT_PREFIX): tensor for name, tensor in wanted.items()}
+
+
+def _names(config: EncoderConfig) -> dict[str, str]:
+    """Ours -> official for an encoder of this size; entry 1 of the released head is its ReLU, blocks begin at 2."""
+    names = dict(_NAMES)
+    for block in range(config.num_blocks):
+        for ours, official in (("first", "w1"), ("second", "w2")):
+            for kind in ("weight", "bias"):
+                names[f"head.blocks.{block}.{ours}.{kind}"] = f"location.mlp.{2 + block}.{official}.{kind}"
+    names["head.exit.weight"] = f"location.mlp.{2 + config.num_blocks}.weight"
+    return names

@@ -1,0 +1,61 @@
+"""Where sites start: lattices over the sphere, or over its land."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tessearth.errors import ConfigError
+from tessearth.geometry import fibonacci_lattice, xyz_to_latlon
+from tessearth.land import is_inhabited_land
+
+SiteStart = Literal["land", "full"]
+"""Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
+
+LAND_SHARE = 0.2652
+"""The share of the sphere that is land north of 60 S in the mask: where the search for a lattice begins."""
+
+SEARCH_WIDTH = 400
+"""How many lattice sizes are tried before surplus sites are dropped instead."""
+
+
+def start_sites(start: SiteStart, num_sites: int) -> Tensor:
+    """Initial site positions by name, (num_sites, 3) unit vectors in float64."""
+    starts: dict[str, Callable[[int], Tensor]] = {"land": land_lattice, "full": fibonacci_lattice}
+    if start not in starts:
+        raise ConfigError(f"sites start as {start!r}; it must be one of {', '.join(map(repr, starts))}")
+    return starts[start](num_sites)
+
+
+def land_lattice(
+    num_sites: int, *, on_land: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.bool_]] = is_inhabited_land
+) -> Tensor:
+    """The Fibonacci lattice kept where it falls on land north of 60 S, (num_sites, 3) in float64.
+
+    The size n of the whole lattice is searched outwards from num_sites / land share (n, n+1, n-1, n+2, ...) and the
+    first that leaves exactly num_sites on land is taken. Should none of the sizes tried do so, the smallest surplus
+    seen is dropped, evenly along the lattice, so that no region loses more than another.
+    """
+    smallest: Tensor | None = None
+    for size in _outwards(max(num_sites, round(num_sites / LAND_SHARE)), SEARCH_WIDTH):
+        lattice = fibonacci_lattice(size)
+        kept = lattice[torch.from_numpy(on_land(xyz_to_latlon(lattice).numpy()))]
+        if len(kept) == num_sites:
+            return kept
+        if len(kept) > num_sites and (smallest is None or len(kept) < len(smallest)):
+            smallest = kept
+    if smallest is None:
+        raise ConfigError(f"no lattice with {num_sites} sites on land was found")
+    return smallest[torch.linspace(0, len(smallest) - 1, num_sites).round().long()]
+
+
+def _outwards(centre: int, width: int) -> Iterator[int]:
+    """centre, centre + 1, centre - 1, centre + 2, ...: `width` whole numbers of at least 1."""
+    yield centre
+    for step in range(1, width // 2 + 1):
+        yield centre + step
+        if centre > step:
+            yield centre - step

@@ -1,0 +1,70 @@
+"""Semantic tokens: a small shared vocabulary that places and images both attend to."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessearth.encoder.config import EncoderConfig
+
+
+class SemanticTokens(nn.Module):
+    """Attention over T learned tokens of width D: from the site mixture f and, in training, from the image feature v.
+
+    a_loc = softmax((W_loc f + b_loc) / T_loc),  a_img = softmax((W_img v + b_img) / T_img),  z = a @ tokens.
+    """
+
+    temperature_progress: Tensor
+    image_temperature: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        biased = not config.cosine_attention
+        self.tokens = nn.Parameter(torch.empty(config.num_tokens, config.output_dim))  # (T, D)
+        self.location_logits = nn.Linear(config.mixture_dim, config.num_tokens, bias=biased)
+        self.image_logits = nn.Linear(config.output_dim, config.num_tokens, bias=biased)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(config.location_temperature)))
+        # Annealing is part of the weights, so that a saved encoder runs at the temperature it was trained to.
+        self.register_buffer("temperature_progress", torch.tensor(0.0))
+        self.register_buffer("image_temperature", torch.tensor(config.image_temperature))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the tokens as orthogonal unit rows and both projections from N(0, 0.1^2) with zero bias."""
+        with torch.no_grad():
+            nn.init.orthogonal_(self.tokens, generator=generator)
+            self.tokens.copy_(F.normalize(self.tokens, dim=-1))
+        for projection in (self.location_logits, self.image_logits):
+            nn.init.normal_(projection.weight, std=0.1, generator=generator)
+            if projection.bias is not None:
+                nn.init.zeros_(projection.bias)
+
+    def temperature(self) -> Tensor:
+        """The location side's effective temperature: exp(theta) (1 - p) + final p, with p the annealing's progress."""
+        progress = self.temperature_progress
+        return self.log_temperature.exp() * (1 - progress) + self.config.final_temperature * progress
+
+    def location_attention(self, mixture: Tensor) -> Tensor:
+        """How much each place draws on each token, (N, S) -> (N, T)."""
+        if self.config.cosine_attention:
+            logits = F.linear(F.normalize(mixture, dim=-1), F.normalize(self.location_logits.weight, dim=-1))
+        else:
+            logits = self.location_logits(mixture)
+        logits = logits / self.temperature()
+        if self.training and self.config.token_dropout > 0:
+            logits = logits.masked_fill(self._hidden_tokens(logits), -math.inf)
+        return torch.softmax(logits, dim=-1)
+
+    def image_attention(self, image_features: Tensor) -> Tensor:
+        """How much each image draws on each token, unit features (N, D) -> (N, T)."""
+        return torch.softmax(self.image_logits(image_features) / self.image_temperature, dim=-1)
+
+    def attend(self, attention: Tensor) -> Tensor:
+        """The tokens mixed by an attention, (N, T) -> (N, D)."""
+        return attention @ self.tokens
+
+    def _hidden_tokens(self, logits: Tensor) -> Tensor:
+        """One draw per batch of tokens to hide, (T,); at least one stays in sight."""
+        draw = torch.rand(self.config.num_tokens, device=logits.device)
+        return (draw < self.config.token_dropout) & (draw < draw.max())

@@ -1,0 +1,69 @@
+"""Soft Voronoi cells: every point of the sphere takes a share in each site, the nearer the more."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessearth.encoder.config import TessellationConfig
+
+
+class SoftVoronoi(nn.Module):
+    """Mixes site embeddings by how near each site is: w = softmax_k(tau_k <x, s_k>), f = sum_k w_k e_k.
+
+    With decoupled logits, w = softmax_k(tau_k (<x, s_k> - 1) + b_k): at its own position a site's logit is b_k whatever
+    its sharpness, so territory is b's business and sharpness tau's.
+    """
+
+    def __init__(self, config: TessellationConfig, sites: Tensor) -> None:
+        super().__init__()
+        self.config = config
+        self.directions = nn.Parameter(sites.to(torch.get_default_dtype()))  # (K, 3)
+        self.log_sharpness = nn.Parameter(torch.full((config.num_sites,), math.log(config.sharpness)))  # (K,)
+        self.embeddings = nn.Parameter(torch.empty(config.num_sites, config.site_dim))  # (K, S)
+        if config.logits == "decoupled":
+            self.territory = nn.Parameter(torch.zeros(config.num_sites))  # (K,), b
+
+    def reset_embeddings(self, generator: torch.Generator | None = None) -> None:
+        """Draw the site embeddings anew: e ~ N(0, 0.02^2)."""
+        nn.init.normal_(self.embeddings, std=0.02, generator=generator)
+
+    def positions(self) -> Tensor:
+        """Where the sites lie, (K, 3): on the sphere, unless the configuration frees them from it."""
+        return F.normalize(self.directions, dim=-1) if self.config.on_sphere else self.directions
+
+    def sharpness(self) -> Tensor:
+        """tau, (K,)."""
+        return self.log_sharpness.exp()
+
+    def logits(self, xyz: Tensor) -> Tensor:
+        """How near each point is to every site before the softmax, (N, 3) -> (N, K): an affine map of the position."""
+        sharpness = self.sharpness()
+        slope = self.positions() * sharpness[:, None]
+        if self.config.logits == "decoupled":
+            return F.linear(xyz, slope, self.territory - sharpness)
+        return F.linear(xyz, slope)
+
+    def weights(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
+        """Each point's share in every site, (N, 3) -> (N, K), rows summing to 1.
+
+        With `top_k` only the largest logits take part: 1 gives the hard Voronoi cell, K the full softmax.
+        """
+        logits = self.logits(xyz)
+        if top_k is not None and top_k < logits.shape[-1]:
+            kept = logits.topk(top_k, dim=-1)
+            logits = torch.full_like(logits, -math.inf).scatter(-1, kept.indices, kept.values)
+        return torch.softmax(logits, dim=-1)
+
+    def forward(self, xyz: Tensor) -> Tensor:
+        """The mixture of site embeddings at each point, (N, 3) -> (N, S)."""
+        return self.weights(xyz) @ self.embeddings
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Bring sites back to the sphere and sharpness into its range; called after every optimiser step."""
+        if self.config.on_sphere:
+            self.directions.copy_(F.normalize(self.directions, dim=-1))
+        low, high = self.config.sharpness_range
+        self.log_sharpness.clamp_(math.log(low), math.log(high))

@@ -1,0 +1,254 @@
+"""Encoders on disk: one safetensors file that describes itself, or a folder; and the released model's layout.
+
+Our file is safetensors with, in its header, `format` "tessearth", `format_version`, `config` and `provenance` as JSON,
+and `sha256` over configuration and tensors. A folder holds the same file as model.safetensors beside a config.json for
+people to read. Reading never runs code from the file, and every tensor must be there, of the shape its configuration
+says, and finite.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import struct
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from tessearth.encoder import official
+from tessearth.encoder.config import EncoderConfig
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.errors import ConfigError, OutputError, WeightsError
+from tessearth.files import write_bytes
+from tessearth.version import __version__
+
+FORMAT = "tessearth"
+FORMAT_VERSION = 1
+WEIGHTS_NAME = "model.safetensors"
+CONFIG_NAME = "config.json"
+
+Layout = Literal["tessearth", "official"]
+
+
+class Weights(NamedTuple):
+    """What a weights file holds."""
+
+    config: EncoderConfig
+    state: dict[str, Tensor]
+    layout: str
+    """Where the file comes from: "tessearth", "official" or "official checkpoint"."""
+    provenance: dict[str, Any]
+    """What the file says of its own making; empty for the official layout."""
+
+
+def save(
+    encoder: SphericalVoronoiEncoder,
+    path: str | os.PathLike[str],
+    *,
+    layout: Layout = "tessearth",
+    dtype: torch.dtype | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> None:
+    """Write an encoder: to one file when the path ends in .safetensors, else to a folder with config.json beside it.
+
+    `layout="official"` writes what the authors' code reads. `dtype` stores floating tensors narrower, such as
+    torch.float16. `provenance` is any JSON that should travel with the weights.
+    """
+    if layout not in typing.get_args(Layout):
+        raise ConfigError(f"layout is {layout!r}; it must be 'tessearth' or 'official'")
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    if layout == "official":
+        content = safetensors.torch.save(official.write_state(state, encoder.config))
+        config: dict[str, Any] = official.write_config(encoder.config)
+    else:
+        state = {name: tensor.to(dtype or tensor.dtype) for name, tensor in state.items()}
+        config = _description(encoder.config, provenance or {})
+        content = safetensors.torch.save(state, _header(config, state))
+    _write(Path(path), content, config)
+
+
+def load_weights(path: str | os.PathLike[str]) -> SphericalVoronoiEncoder:
+    """Rebuild an encoder, ready for inference, from a file or folder of either layout."""
+    return build_from(read_weights(path))
+
+
+def build_from(weights: Weights) -> SphericalVoronoiEncoder:
+    """An encoder in evaluation mode that holds these weights."""
+    encoder = SphericalVoronoiEncoder.allocate(weights.config)
+    encoder.load_state_dict(weights.state, strict=True, assign=True)
+    return encoder.eval()
+
+
+def read_weights(path: str | os.PathLike[str]) -> Weights:
+    """Read and check a weights file or folder; any fault is one WeightsError that names it."""
+    path = Path(path)
+    folder_config = _read_config_json(path / CONFIG_NAME if path.is_dir() else path.parent / CONFIG_NAME, path)
+    file = path / WEIGHTS_NAME if path.is_dir() else path
+    content = _read_bytes(file)
+    if content[:2] == b"PK":
+        return _read_checkpoint(file)
+    if content[:1] == b"\x80":
+        raise WeightsError(f"{file} is a pickle file, which can run code when opened; ask for a .safetensors file")
+    header, tensors = _parse(content, file)
+    if header.get("format") == FORMAT:
+        weights = _read_ours(header, tensors, file)
+        _check_same_config(weights.config, folder_config.get("config") if path.is_dir() else None, path)
+        return weights
+    if not official.is_official_state(tensors):
+        raise WeightsError(
+            f"{file} holds no location encoder: its header names no tessearth format and its tensors are "
+            f"not of the official layout"
+        )
+    values = folder_config if official.is_official_config(folder_config) else official.infer_config(tensors, str(file))
+    return _read_official(values, tensors, str(file), "official")
+
+
+def _read_ours(header: Mapping[str, str], tensors: dict[str, Tensor], file: Path) -> Weights:
+    version = header.get("format_version", "")
+    if version != str(FORMAT_VERSION):
+        raise WeightsError(
+            f"{file} is of format {version or 'unknown'}, this tessearth ({__version__}) reads format "
+            f"{FORMAT_VERSION}; upgrade with pip install -U tessearth"
+        )
+    if header.get("sha256") != _digest(header.get("config", ""), tensors):
+        raise WeightsError(f"{file} does not match its own checksum: it was changed or damaged; fetch it again")
+    try:
+        config = EncoderConfig.from_dict(json.loads(header["config"]))
+        provenance = json.loads(header.get("provenance", "{}"))
+    except (ValueError, KeyError) as error:
+        raise WeightsError(f"{file} has a header that cannot be read: {error}") from None
+    return Weights(config, _checked(tensors, config, str(file)), "tessearth", provenance)
+
+
+def _read_official(values: Mapping[str, Any], tensors: dict[str, Tensor], source: str, layout: str) -> Weights:
+    for name, tensor in sorted(tensors.items()):
+        if tensor.dtype != torch.float32:
+            raise WeightsError(f"{source}: tensor {name} is {tensor.dtype}, the official layout is float32")
+    try:
+        config = official.read_config(values, tensors, source)
+    except ConfigError as error:
+        raise WeightsError(f"{source}: config.json cannot be used: {error}") from None
+    return Weights(config, _checked(official.read_state(tensors, config), config, source), layout, {})
+
+
+def _read_checkpoint(file: Path) -> Weights:
+    """A training checkpoint, through torch's loader that admits tensors and plain values only."""
+    try:
+        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise WeightsError(
+            f"{file} holds objects other than tensors and plain values, and opening it could run code; "
+            f"ask for a .safetensors file"
+        ) from None
+    except Exception as error:  # torch's reader raises many kinds for a damaged archive
+        raise WeightsError(f"{file} is damaged or cut short: {_first_line(error)}") from None
+    tensors = official.read_checkpoint_state(checkpoint, str(file))
+    given = checkpoint.get("hyper_parameters")
+    inferred = official.infer_config(tensors, str(file))
+    named = {key: given[key] for key in official.CONFIG_KEYS if key in given} if isinstance(given, dict) else {}
+    return _read_official({**inferred, **named}, tensors, str(file), "official checkpoint")
+
+
+def _checked(state: Mapping[str, Tensor], config: EncoderConfig, source: str) -> dict[str, Tensor]:
+    """The state when it is exactly what the configuration wants, half precision widened to float32."""
+    wanted = SphericalVoronoiEncoder.allocate(config).state_dict()
+    for word, names in (("missing", wanted.keys() - state.keys()), ("surplus", state.keys() - wanted.keys())):
+        if names:
+            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            raise WeightsError(f"{source}: {word} tensor {min(names)}{more}")
+    for name, tensor in state.items():
+        if tensor.shape != wanted[name].shape:
+            raise WeightsError(
+                f"{source}: tensor {name} has shape {tuple(tensor.shape)}, its configuration says "
+                f"{tuple(wanted[name].shape)}"
+            )
+        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+            raise WeightsError(f"{source}: tensor {name} holds values that are not finite numbers")
+    return {name: tensor.float() if tensor.dtype.itemsize < 4 else tensor for name, tensor in state.items()}
+
+
+def _read_bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise WeightsError(f"there is no weights file {file}") from None
+    except OSError as error:
+        raise WeightsError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _read_config_json(path: Path, asked: Path) -> dict[str, Any]:
+    """config.json beside the weights; only a folder that was named has to have one."""
+    if not path.is_file():
+        if asked.is_dir():
+            raise WeightsError(f"{asked} holds no {CONFIG_NAME}: it is not a model folder")
+        return {}
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path} cannot be read as JSON: {_first_line(error)}") from None
+    if not isinstance(values, dict):
+        raise WeightsError(f"{path} holds {type(values).__name__}, not an object")
+    return values
+
+
+def _check_same_config(config: EncoderConfig, described: object, folder: Path) -> None:
+    """A config.json that was edited by hand would be obeyed by nothing: refuse it rather than ignore it."""
+    if described is not None and described != json.loads(json.dumps(config.to_dict())):
+        raise WeightsError(f"{folder}: {CONFIG_NAME} and the header of {WEIGHTS_NAME} describe different encoders")
+
+
+def _parse(content: bytes, file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The header's metadata and the tensors, each in memory of its own."""
+    try:
+        tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise WeightsError(f"{file} is damaged, cut short or not safetensors: {_first_line(error)}") from None
+    (length,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + length]).get("__metadata__", {}), tensors
+
+
+def _description(config: EncoderConfig, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "config": config.to_dict(),
+        "provenance": {"tessearth": __version__, **provenance},
+    }
+
+
+def _header(description: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, str]:
+    """The description as safetensors metadata, which knows only text, with the checksum of what it belongs to."""
+    header = {key: value if isinstance(value, str) else json.dumps(value) for key, value in description.items()}
+    return {**header, "sha256": _digest(header["config"], state)}
+
+
+def _digest(config: str, state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over configuration, names, types, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256(config.encode())
+    for name, tensor in sorted(state.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _write(path: Path, content: bytes, config: Mapping[str, Any]) -> None:
+    """One file, or a folder whose weights are in place before the config.json that makes it a model folder."""
+    if path.suffix == ".safetensors":
+        write_bytes(path, content)
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {path}: {(error.strerror or str(error)).lower()}") from error
+    write_bytes(path / WEIGHTS_NAME, content)
+    write_bytes(path / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

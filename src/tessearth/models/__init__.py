@@ -1,0 +1,81 @@
+"""Models by name: those shipped with the package, a file or folder, or an id on the Hugging Face hub."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tessearth.errors import UnknownNameError
+from tessearth.registry import Registry
+from tessearth.settings import did_you_mean
+
+if TYPE_CHECKING:
+    from tessearth.encoder.model import SphericalVoronoiEncoder
+
+
+def _build_untrained() -> "SphericalVoronoiEncoder":
+    import torch
+
+    from tessearth.encoder.model import SphericalVoronoiEncoder
+
+    return SphericalVoronoiEncoder(generator=torch.Generator().manual_seed(0)).eval()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What is known of a model by its name alone."""
+
+    summary: str
+    """One sentence for lists and for `tessearth info`."""
+
+    trained: bool
+    """Whether the embeddings carry knowledge of places, or only of where they lie."""
+
+    build: "Callable[[], SphericalVoronoiEncoder]"
+    """Makes the encoder, ready for inference."""
+
+
+MODELS: Registry[ModelCard] = Registry(
+    "model",
+    {
+        "untrained": ModelCard(
+            summary="The paper's architecture with random weights and its sites on land: for trying things out only.",
+            trained=False,
+            build=_build_untrained,
+        ),
+    },
+)
+
+DEFAULT_MODEL = "untrained"
+
+
+def list_models() -> list[str]:
+    """The names that `load` knows without a path."""
+    return list(MODELS)
+
+
+def load(model: str | os.PathLike[str] = DEFAULT_MODEL) -> "SphericalVoronoiEncoder":
+    """An encoder, ready for inference: by shipped name, by path of a file or folder, or by hub id such as MVRL/TTE.
+
+    A hub id is looked up only when it is named and no such path exists, and needs the `hub` extra;
+    `owner/name@revision` pins a revision.
+    """
+    if str(model) in MODELS:
+        return MODELS[str(model)].build()
+    from tessearth.encoder.weights import load_weights
+
+    return load_weights(locate(model))
+
+
+def locate(model: str | os.PathLike[str]) -> Path:
+    """The file or folder that holds a model which is not shipped: a path as it is, a hub id fetched first."""
+    from tessearth.models.hub import fetch, is_hub_id
+
+    path = Path(model)
+    if path.exists():
+        return path
+    if isinstance(model, str) and is_hub_id(model):
+        return fetch(model)
+    known = did_you_mean(str(model), MODELS)
+    raise UnknownNameError(f"there is no model named {str(model)!r}, nor such a file or folder{known}")

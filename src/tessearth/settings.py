@@ -1,0 +1,81 @@
+"""Settings as frozen dataclasses, read back from plain values (JSON, TOML) with every key and type checked."""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+from tessearth.errors import ConfigError
+
+Settings = TypeVar("Settings")
+
+_SPOKEN = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def from_plain(cls: type[Settings], values: object, where: str = "") -> Settings:
+    """Build a settings dataclass from a mapping; `where` is the path said in errors, such as "encoder."."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where.rstrip('.') or 'the configuration'} is {values!r}, not a table of settings")
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in hints:
+            raise ConfigError(f"unknown setting {where}{key}{did_you_mean(str(key), hints)}")
+    for field in dataclasses.fields(typing.cast("Any", cls)):
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if needed and field.name not in values:
+            raise ConfigError(f"setting {where}{field.name} is missing")
+    return cls(**{key: _convert(value, hints[key], f"{where}{key}") for key, value in values.items()})
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the nearest known one, else all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; there are: {', '.join(names)}" if names else ""
+
+
+def _convert(value: object, hint: Any, where: str) -> object:
+    """One value as the type its field declares."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return from_plain(typing.cast("type[object]", hint), value, f"{where}.")
+    if origin is tuple:
+        return _convert_tuple(value, parts, where)
+    if origin is Literal:
+        return _convert_choice(value, parts, where)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, parts, where)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint or (hint is float and not math.isfinite(typing.cast("float", value))):
+        raise ConfigError(f"{where} is {value!r}, not {_SPOKEN.get(hint, hint)}")
+    return value
+
+
+def _convert_choice(value: object, choices: tuple[Any, ...], where: str) -> object:
+    if value not in choices:
+        raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def _convert_union(value: object, parts: tuple[Any, ...], where: str) -> object:
+    """An optional value: None, or the one other type (settings have no wider unions)."""
+    if value is None and types.NoneType in parts:
+        return None
+    (kind,) = (part for part in parts if part is not types.NoneType)
+    return _convert(value, kind, where)
+
+
+def _convert_tuple(value: object, parts: tuple[Any, ...], where: str) -> tuple[object, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"{where} is {value!r}, not a list")
+    repeated = len(parts) == 2 and isinstance(parts[1], types.EllipsisType)
+    if not repeated and len(value) != len(parts):
+        raise ConfigError(f"{where} holds {len(value)} values, not {len(parts)}")
+    kinds = [parts[0]] * len(value) if repeated else parts
+    return tuple(_convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
