@@ -138,7 +138,9 @@ class SphericalVoronoiEncoder(nn.Module):
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
     def _finish(self, raw: Tensor) -> Tensor:
-        return F.normalize(raw, dim=-1) if self.config.normalize else raw
+        """Unit length, taken in at least float32: eight bits of mantissa would not hold it."""
+        wide = raw.float() if raw.dtype.itemsize < 4 else raw
+        return F.normalize(wide, dim=-1) if self.config.normalize else wide
 
     def _reset_parameters(self, generator: torch.Generator | None) -> None:
         for voronoi in self.voronois():

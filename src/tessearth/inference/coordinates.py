@@ -1,0 +1,161 @@
+"""Places as users have them, checked once: arrays, lists, pandas, geopandas, named columns, directions."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.errors import CoordinateError, CoordinateWarning
+
+Floats = npt.NDArray[np.float64]
+
+LATITUDE_NAMES = ("lat", "latitude", "decimallatitude", "lat_deg", "y")
+LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_deg", "x")
+
+
+def as_latlon(points: Any = None, *, lat: Any = None, lon: Any = None) -> Floats:
+    """Checked degrees, shape (..., 2), latitude first, from whatever holds them.
+
+    `points` is an array or list of (lat, lon), a DataFrame with columns of the usual names, or a GeoSeries or
+    GeoDataFrame of points in any projection; or the two coordinates come by name, broadcast against each other.
+    """
+    if points is None and (lat is None or lon is None):
+        raise CoordinateError("no places were given: pass points, or both lat= and lon=")
+    if points is not None and not (lat is None and lon is None):
+        raise CoordinateError("places were given twice: pass either points or lat= and lon=")
+    if points is None:
+        latlon = _stack(_as_floats(lat, "lat"), _as_floats(lon, "lon"))
+    elif hasattr(points, "geom_type") and hasattr(points, "crs"):
+        latlon = _from_geometry(points)
+    elif hasattr(points, "columns"):
+        names = find_columns(points.columns)
+        latlon = _stack(*(_as_floats(points[name].to_numpy(), str(name)) for name in names))
+    else:
+        latlon = _from_pairs(points)
+    return check_latlon(latlon)
+
+
+def as_xyz(xyz: Any) -> Floats:
+    """Checked directions on a sphere, shape (..., 3), brought to unit length."""
+    directions = _as_floats(xyz, "xyz")
+    if directions.ndim == 0 or directions.shape[-1] != 3:
+        raise CoordinateError(f"xyz has shape {directions.shape}; directions have shape (..., 3)")
+    length = np.linalg.norm(directions, axis=-1, keepdims=True)
+    bad = ~(np.isfinite(length) & (length > 0))[..., 0]
+    if bad.any():
+        row = _first(bad)
+        raise CoordinateError(f"row {row} of xyz is {_spoken(directions.reshape(-1, 3)[row])}: it points nowhere")
+    unit: Floats = directions / length
+    return unit
+
+
+def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
+    """The places when all are possible degrees; else an error that names the first row at fault (from `first_row`)."""
+    rows = latlon.reshape(-1, 2)
+    missing = np.asarray(~np.isfinite(rows).all(axis=1))
+    _check_rows(rows, missing, first_row, "a coordinate is missing; drop such rows first")
+    out_of_range = np.abs(rows[:, 0]) > 90
+    if out_of_range.any():
+        swappable = bool((np.abs(rows[:, 1]) <= 90).all())
+        advice = "your columns look like (lon, lat): swap them" if swappable else "latitude lies between -90 and 90"
+        _check_rows(rows, out_of_range, first_row, f"not (lat, lon) in degrees; {advice}")
+    _check_rows(rows, np.abs(rows[:, 1]) > 360, first_row, "longitude lies between -180 and 180 (or 0 and 360) degrees")
+    _warn_of_radians(rows)
+    return latlon
+
+
+def find_columns(columns: Iterable[Any], lat: str | None = None, lon: str | None = None) -> tuple[Any, Any]:
+    """The latitude and longitude columns of a table: those named, else those of the usual names."""
+    names = list(columns)
+    found = _find_column(names, lat, LATITUDE_NAMES, "lat"), _find_column(names, lon, LONGITUDE_NAMES, "lon")
+    spoken = tuple(str(name).lower() for name in found)
+    if spoken[0] in LONGITUDE_NAMES or spoken[1] in LATITUDE_NAMES:
+        raise CoordinateError(f"latitude is read from column {found[0]!r} and longitude from {found[1]!r}: swap them")
+    return found
+
+
+def _find_column(names: Sequence[Any], wanted: str | None, usual: tuple[str, ...], which: str) -> Any:
+    from tessearth.settings import did_you_mean
+
+    if wanted is not None:
+        if wanted in names:
+            return wanted
+        raise CoordinateError(f"there is no column {wanted!r}{did_you_mean(wanted, map(str, names))}")
+    for candidate in usual:
+        matches = [name for name in names if str(name).lower() == candidate]
+        if len(matches) == 1:
+            return matches[0]
+    listed = ", ".join(map(str, names))
+    raise CoordinateError(
+        f"no column of {listed} reads as {which}: name the {which} column (one of {', '.join(usual)})"
+    )
+
+
+def _from_geometry(points: Any) -> Floats:
+    geometry = getattr(points, "geometry", points)
+    if geometry.crs is not None:
+        geometry = geometry.to_crs(4326)
+    if not bool((geometry.geom_type == "Point").all()):
+        raise CoordinateError("the geometry holds shapes that are not points; take their centroids first")
+    return _stack(geometry.y.to_numpy(np.float64), geometry.x.to_numpy(np.float64))
+
+
+def _from_pairs(points: Any) -> Floats:
+    latlon = _as_floats(points, "points")
+    if latlon.ndim == 0 or latlon.shape[-1] != 2:
+        raise CoordinateError(f"points have shape {latlon.shape}; (lat, lon) pairs have shape (..., 2)")
+    return latlon
+
+
+def _as_floats(values: Any, name: str) -> Floats:
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise CoordinateError(f"{name} holds {_not_a_number(values)}, where degrees as numbers belong") from None
+
+
+def _not_a_number(values: Any) -> str:
+    """The first entry that is no number, for the error message."""
+    for value in np.asarray(values, dtype=object).ravel():
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return repr(value)
+    return "rows of different lengths"
+
+
+def _stack(lat: Floats, lon: Floats) -> Floats:
+    try:
+        return np.stack(np.broadcast_arrays(lat, lon), axis=-1)
+    except ValueError:
+        raise CoordinateError(f"lat has shape {lat.shape} and lon {lon.shape}: they do not go together") from None
+
+
+def _check_rows(rows: Floats, bad: npt.NDArray[np.bool_], first_row: int, reason: str) -> None:
+    if bad.any():
+        row = _first(bad)
+        raise CoordinateError(f"row {first_row + row} is {_spoken(rows[row])}: {reason}")
+
+
+def _warn_of_radians(rows: Floats) -> None:
+    """Degrees inside +-pi/2 by +-pi are a patch of sea off Africa: more likely somebody's radians."""
+    small = np.abs(rows) <= (np.pi / 2, np.pi)
+    if len(rows) and small.all() and rows.any():
+        warnings.warn(
+            "every place lies within 1.58 degrees of latitude 0 and 3.15 of longitude 0: are these radians? "
+            "tessearth takes degrees",
+            CoordinateWarning,
+            stacklevel=4,
+        )
+
+
+def _first(bad: npt.NDArray[np.bool_]) -> int:
+    return int(np.flatnonzero(bad.ravel())[0])
+
+
+def _spoken(row: Floats) -> str:
+    return f"({', '.join(f'{value:.10g}' for value in row)})"
