@@ -54,14 +54,17 @@ def as_xyz(xyz: Any) -> Floats:
 def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
     """The places when all are possible degrees; else an error that names the first row at fault (from `first_row`)."""
     rows = latlon.reshape(-1, 2)
+    name = "the place" if latlon.ndim == 1 else "row {row}"
     missing = np.asarray(~np.isfinite(rows).all(axis=1))
-    _check_rows(rows, missing, first_row, "a coordinate is missing; drop such rows first")
+    _check_rows(rows, missing, name, first_row, "latitude or longitude is missing or not finite; leave such rows out")
     out_of_range = np.abs(rows[:, 0]) > 90
     if out_of_range.any():
         swappable = bool((np.abs(rows[:, 1]) <= 90).all())
-        advice = "your columns look like (lon, lat): swap them" if swappable else "latitude lies between -90 and 90"
-        _check_rows(rows, out_of_range, first_row, f"not (lat, lon) in degrees; {advice}")
-    _check_rows(rows, np.abs(rows[:, 1]) > 360, first_row, "longitude lies between -180 and 180 (or 0 and 360) degrees")
+        advice = "this looks like (lon, lat): swap the two" if swappable else "latitude lies between -90 and 90"
+        _check_rows(rows, out_of_range, name, first_row, f"not (lat, lon) in degrees; {advice}")
+    _check_rows(
+        rows, np.abs(rows[:, 1]) > 360, name, first_row, "longitude lies between -180 and 180 (or 0 and 360) degrees"
+    )
     _warn_of_radians(rows)
     return latlon
 
@@ -135,10 +138,10 @@ def _stack(lat: Floats, lon: Floats) -> Floats:
         raise CoordinateError(f"lat has shape {lat.shape} and lon {lon.shape}: they do not go together") from None
 
 
-def _check_rows(rows: Floats, bad: npt.NDArray[np.bool_], first_row: int, reason: str) -> None:
+def _check_rows(rows: Floats, bad: npt.NDArray[np.bool_], name: str, first_row: int, reason: str) -> None:
     if bad.any():
         row = _first(bad)
-        raise CoordinateError(f"row {first_row + row} is {_spoken(rows[row])}: {reason}")
+        raise CoordinateError(f"{name.format(row=first_row + row)} is {_spoken(rows[row])}: {reason}")
 
 
 def _warn_of_radians(rows: Floats) -> None:

@@ -157,7 +157,7 @@ class Embedder:
                 if start == 0:
                     results.append(np.empty((places.total, *array.shape[1:]), dtype=array.dtype))
                 results[i][start : start + len(array)] = array
-        return [result.reshape(*places.shape, *result.shape[1:]) for result in results]
+        return [result.reshape((*places.shape, *result.shape[1:])) for result in results]
 
     def _coordinate_dtype(self) -> torch.dtype:
         return self.encoder.voronois()[0].directions.dtype

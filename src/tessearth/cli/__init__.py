@@ -1,0 +1,1 @@
+"""The `tessearth` command: one file per subcommand, heavy imports inside them, so that --help answers at once."""

@@ -1,0 +1,74 @@
+"""The command's entry: subcommands, and how errors and warnings reach the terminal."""
+
+import os
+import sys
+import warnings
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from tessearth.cli import encode, info
+from tessearth.errors import CoordinateWarning, TessearthError
+from tessearth.version import __version__
+
+app = typer.Typer(
+    name="tessearth",
+    help="Location encoders: turn a latitude and longitude into an embedding that knows what is there.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("encode", cls=encode.EncodeCommand)(encode.encode)
+app.command("info")(info.info)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tessearth {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """Run the command; what the user can mend is one line on standard error and exit status 2."""
+    warnings.showwarning = _show_warning
+    warnings.simplefilter("once", CoordinateWarning)
+    try:
+        status = app(standalone_mode=False)
+    except TessearthError as error:
+        _fail(str(error))
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted; nothing was left half-written", status=130)
+    except Exception as error:
+        # Whichever parser typer brings along, its usage errors can say themselves in one line.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(_usage_line(error))
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage_line(error: Any) -> str:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; see {context.command_path} --help" if context else message
+
+
+def _fail(message: str, status: int = 2) -> NoReturn:
+    print(f"tessearth: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"tessearth: warning: {message}", file=sys.stderr)
