@@ -1,9 +1,6 @@
 """Small encoders and property-testing settings that every suite shares."""
 
-from collections.abc import Iterator
-
 import hypothesis
-import pytest
 import torch
 
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
@@ -13,11 +10,7 @@ hypothesis.settings.register_profile("tessearth", deadline=None, derandomize=Tru
 hypothesis.settings.load_profile("tessearth")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread_each() -> Iterator[None]:
-    """Tests run side by side; torch threads on top of that would only wait for each other."""
-    torch.set_num_threads(1)
-    yield
+torch.set_num_threads(1)  # tests run side by side; threads on top of that would only wait for each other
 
 
 def tiny_config(**changes: object) -> EncoderConfig:

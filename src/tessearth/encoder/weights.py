@@ -64,8 +64,8 @@ def save(
         raise ConfigError(f"layout is {layout!r}; it must be 'tessearth' or 'official'")
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     if layout == "official":
-        content = safetensors.torch.save(official.write_state(state, encoder.config))
         config: dict[str, Any] = official.write_config(encoder.config)
+        content = safetensors.torch.save(official.write_state(state, encoder.config))
     else:
         state = {name: tensor.to(dtype or tensor.dtype) for name, tensor in state.items()}
         config = _description(encoder.config, provenance or {})
