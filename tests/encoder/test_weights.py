@@ -209,7 +209,7 @@ WRONG: dict[str, tuple[Callable[[dict, dict], object], str]] = {
         lambda t, c: t.update({"location._embeddings": t["location._embeddings"].half()}),
         "tensor location._embeddings is torch.float16, the official layout is float32",
     ),
-    "another size": (lambda t, c: c.update(n_sites=31), "has shape (30,), its configuration says (31,)"),
+    "another size": (lambda t, c: c.update(n_sites=31), "tensor tessellations.0.directions has shape (30, 3), its configuration says (31, 3)"),
     "setting missing": (lambda t, c: c.pop("n_reslayers"), "config.json lacks n_reslayers"),
     "setting of another type": (lambda t, c: c.update(normalize="yes"), "config.json has normalize = 'yes', not bool"),
     "impossible setting": (lambda t, c: c.update(hidden_dim=0), "config.json cannot be used: hidden_dim is 0"),

@@ -65,13 +65,14 @@ class SphericalVoronoiEncoder(nn.Module):
             num_blocks=config.num_blocks,
             dropout=config.dropout,
         )
-        self._reset_parameters(generator)
+        if not self.norm.weight.is_meta:
+            self._reset_parameters(generator)
 
     @classmethod
     def allocate(cls, config: EncoderConfig) -> Self:
-        """An encoder for weights that are about to be assigned; the caller's random state stays untouched."""
-        with torch.random.fork_rng(devices=[]):
-            return cls(config, sites=[torch.zeros(t.num_sites, 3) for t in config.tessellations])
+        """An encoder whose tensors have shapes but no memory yet, for weights that are about to be assigned."""
+        with torch.device("meta"):
+            return cls(config, sites=[torch.empty(t.num_sites, 3) for t in config.tessellations])
 
     def forward(self, latlon: Tensor) -> Tensor:
         """Embed places given in degrees, latitude first: (N, 2) -> (N, D)."""

@@ -162,7 +162,7 @@ def _checked(state: Mapping[str, Tensor], config: EncoderConfig, source: str) ->
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             raise WeightsError(f"{source}: {word} tensor {min(names)}{more}")
-    for name, tensor in state.items():
+    for name, tensor in sorted(state.items()):
         if tensor.shape != wanted[name].shape:
             raise WeightsError(
                 f"{source}: tensor {name} has shape {tuple(tensor.shape)}, its configuration says "
