@@ -57,6 +57,21 @@ def test_loaded_weights_can_be_trained_on(tmp_path: Path) -> None:
     assert all(p.requires_grad for p in encoder.parameters())
 
 
+def test_a_header_may_have_any_length(tmp_path: Path) -> None:
+    """The first bytes are the header's length: they may read like those of a pickle (0x80) or an archive (PK)."""
+    path, seen = tmp_path / "m.safetensors", set()
+    encoder = tiny_encoder(dtype=torch.float32)
+    for filler in [*range(0, 300, 8), 0x4B50]:
+        save(encoder, path, provenance={"filler": "x" * filler})
+        if filler == 0x4B50:
+            (length,) = struct.unpack("<Q", path.read_bytes()[:8])
+            save(encoder, path, provenance={"filler": "x" * (filler - (length - 0x4B50))})
+        seen.add(path.read_bytes()[:2])
+        assert same_tensors(load_weights(path), encoder)
+    assert any(start[0] == 0x80 for start in seen)
+    assert b"PK" in seen
+
+
 def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
     save(tiny_encoder(), tmp_path / "m.safetensors")
     before = torch.get_rng_state()
@@ -209,7 +224,10 @@ WRONG: dict[str, tuple[Callable[[dict, dict], object], str]] = {
         lambda t, c: t.update({"location._embeddings": t["location._embeddings"].half()}),
         "tensor location._embeddings is torch.float16, the official layout is float32",
     ),
-    "another size": (lambda t, c: c.update(n_sites=31), "tensor tessellations.0.directions has shape (30, 3), its configuration says (31, 3)"),
+    "another size": (
+        lambda t, c: c.update(n_sites=31),
+        "tensor tessellations.0.directions has shape (30, 3), its configuration says (31, 3)",
+    ),
     "setting missing": (lambda t, c: c.pop("n_reslayers"), "config.json lacks n_reslayers"),
     "setting of another type": (lambda t, c: c.update(normalize="yes"), "config.json has normalize = 'yes', not bool"),
     "impossible setting": (lambda t, c: c.update(hidden_dim=0), "config.json cannot be used: hidden_dim is 0"),

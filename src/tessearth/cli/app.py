@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -40,8 +41,8 @@ def _root(
 
 def main() -> NoReturn:
     """Run the command; what the user can mend is one line on standard error and exit status 2."""
-    warnings.showwarning = _show_warning
-    warnings.simplefilter("once", CoordinateWarning)
+    warnings.showwarning = _warn_once()
+    warnings.simplefilter("always", CoordinateWarning)
     try:
         status = app(standalone_mode=False)
     except TessearthError as error:
@@ -70,5 +71,14 @@ def _fail(message: str, status: int = 2) -> NoReturn:
     sys.exit(status)
 
 
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"tessearth: warning: {message}", file=sys.stderr)
+def _warn_once() -> Callable[..., None]:
+    """Shows a warning as one line, each only once however many batches raise it."""
+    shown: set[str] = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        line = " ".join(str(message).split())
+        if line not in shown:
+            shown.add(line)
+            print(f"tessearth: warning: {line}", file=sys.stderr)
+
+    return show

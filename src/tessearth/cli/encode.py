@@ -4,8 +4,10 @@ import itertools
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -157,18 +159,21 @@ def _progress(points: "PointTable") -> Iterator[Callable[[int], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
     with bar:
-        task = bar.add_task(points.name, total=points.total_rows)
-        done = 0
+        task = bar.add_task(Path(points.name).name, total=points.total_rows, speed="")
+        done, started = 0, time.monotonic()
 
         def advance(rows: int) -> None:
             nonlocal done
             done += rows
             share = points.share_read()
             # A csv does not say how many rows it has: the share of bytes read does.
-            bar.update(task, completed=done, total=round(done / share) if share else points.total_rows)
+            total = round(done / share) if share else points.total_rows
+            speed = done / max(time.monotonic() - started, 1e-3)
+            bar.update(task, completed=done, total=total, speed=f"{speed:,.0f} places/s")
 
         yield advance

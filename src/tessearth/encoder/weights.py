@@ -91,9 +91,12 @@ def read_weights(path: str | os.PathLike[str]) -> Weights:
     folder_config = _read_config_json(path / CONFIG_NAME if path.is_dir() else path.parent / CONFIG_NAME, path)
     file = path / WEIGHTS_NAME if path.is_dir() else path
     content = _read_bytes(file)
-    if content[:2] == b"PK":
+    # A safetensors file begins with the length of its header, any eight bytes, and then the header's brace: only a file
+    # without that brace may be judged by the first bytes of an archive or a pickle.
+    is_safetensors = content[8:9] == b"{"
+    if content[:2] == b"PK" and not is_safetensors:
         return _read_checkpoint(file)
-    if content[:1] == b"\x80":
+    if content[:1] == b"\x80" and not is_safetensors:
         raise WeightsError(f"{file} is a pickle file, which can run code when opened; ask for a .safetensors file")
     header, tensors = _parse(content, file)
     if header.get("format") == FORMAT:

@@ -58,8 +58,8 @@ def open_points(
     """
     name = "standard input" if path == STANDARD_STREAM else str(path)
     try:
-        with _open_file(path) as file, _open_table(file, name, lat, lon, keep) as table:
-            yield table
+        with _open_file(path) as file:
+            yield _open_table(file, name, lat, lon, keep)
     except (CoordinateError, TableError) as error:
         raise TableError(f"{name}: {error}") from None
 
@@ -83,18 +83,14 @@ def _open_file(path: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-@contextlib.contextmanager
-def _open_table(
-    file: IO[bytes], name: str, lat: str | None, lon: str | None, keep: Sequence[str] | None
-) -> Iterator[PointTable]:
+def _open_table(file: IO[bytes], name: str, lat: str | None, lon: str | None, keep: Sequence[str] | None) -> PointTable:
     head = file.read(4)
     file.seek(0)
     if not head:
         raise TableError("the file is empty")
     try:
-        table = (_open_parquet if head == b"PAR1" else _open_csv)(file, name, lat, lon, keep)
-        yield table
-    except pa.ArrowInvalid as error:
+        return (_open_parquet if head == b"PAR1" else _open_csv)(file, name, lat, lon, keep)
+    except (pa.ArrowInvalid, OSError) as error:
         raise TableError(f"cannot be read: {_first_line(error)}") from None
 
 
@@ -185,7 +181,7 @@ def _batches(
 ) -> Iterator[PointBatch]:
     """Checked places beside the columns that travel along, coordinates of text replaced by the numbers read."""
     first = 1
-    for batch in stream:
+    for batch in _guarded(stream):
         latlon = check_latlon(read(batch, first), first_row=first)
         columns = [
             column if column.type == field.type else _as_numbers(column, field.name, first)
@@ -194,6 +190,18 @@ def _batches(
         yield PointBatch(pa.RecordBatch.from_arrays(columns, schema=schema), latlon)
         first += batch.num_rows
     _check_some_rows(first - 1)
+
+
+def _guarded(stream: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The reader's own complaints as one line; what the consumer of the batches raises passes by."""
+    while True:
+        try:
+            batch = next(stream)
+        except StopIteration:
+            return
+        except (pa.ArrowInvalid, OSError) as error:
+            raise TableError(f"cannot be read: {_first_line(error)}") from None
+        yield batch
 
 
 def _read_columns(batch: pa.RecordBatch, places: Sequence[str], first_row: int) -> Floats:

@@ -1,0 +1,71 @@
+"""`tessearth info` and the command as a whole."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tessearth.version import __version__
+from tests.cli.conftest import Command
+
+OFFICIAL = Path(__file__).parents[1] / "reference" / "official"
+
+
+def test_a_model_is_described(tessearth: Command, model: Path) -> None:
+    outcome = tessearth("info", model)
+    assert outcome.status == 0
+    for words in ("parameters", "sharpness median", "effective tokens per place", "provenance", "recipe"):
+        assert words in outcome.out
+
+
+def test_the_description_as_json(tessearth: Command, model: Path) -> None:
+    described = json.loads(tessearth("info", model, "--json").out)
+    assert described["sites"] == 40
+    assert described["tessellations"]["0"]["site_width"] == 12
+    assert 1 <= described["token_use"]["effective_tokens_per_place"] <= 5
+    assert described["provenance"]["layout"] == "tessearth"
+    assert described["provenance"]["recipe"] == "none"
+
+
+def test_official_models_are_described(tessearth: Command) -> None:
+    described = json.loads(tessearth("info", OFFICIAL / "cosine", "--json").out)
+    assert described["provenance"]["layout"] == "official"
+    assert described["unit_length"] is False
+
+
+def test_the_untrained_model_says_so(tessearth: Command) -> None:
+    described = json.loads(tessearth("info", "untrained", "--json").out)
+    assert described["provenance"]["trained"] is False
+    assert described["parameters"] == 3_453_057
+
+
+@pytest.mark.parametrize("arguments", [("info", "nothing"), ("bogus",), ("info", "--bogus")])
+def test_a_mistake_is_one_line(tessearth: Command, arguments: tuple[str, ...]) -> None:
+    outcome = tessearth(*arguments)
+    assert outcome.status == 2
+    assert outcome.err.count("\n") == 1
+
+
+def test_version(tessearth: Command) -> None:
+    assert tessearth("--version").out == f"tessearth {__version__}\n"
+
+
+def test_help_lists_the_commands_without_loading_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['tessearth', '--help']\n"
+        "from tessearth.cli.app import main\n"
+        "try: main()\n"
+        "finally: print([m for m in ('torch', 'numpy', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "encode" in done.stdout
+    assert "info" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_leaves_early_is_no_error(model: Path) -> None:
+    command = f"{sys.executable} -m tessearth encode 1 30 --json --model {model} | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
