@@ -1,0 +1,174 @@
+"""The cache of prepared arrays: what is damaged is made again, what changed is kept apart, many may prepare at once."""
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tessearth.errors import DataError
+from tessearth.labels import prepared, sources
+from tessearth.labels.prepared import Arrays, load_prepared, prepared_path, read_prepared
+from tessearth.labels.sources import DataSource
+
+Build = Callable[[], tuple[Arrays, dict]]
+RECORD = "madeup_data-1.5.dist-info/RECORD"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TESSEARTH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A package with one data file, as an installer leaves it; the path of the file."""
+    data = tmp_path / "site" / "madeup_data" / "numbers.txt"
+    data.parent.mkdir(parents=True)
+    (data.parent / "__init__.py").write_text("raise RuntimeError('data packages are never imported')")
+    install(data, "1 2 3")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    card = DataSource(distribution="madeup-data", module="madeup_data", files=("numbers.txt",), licence="none")
+    monkeypatch.setitem(sources.SOURCES._cards, "madeup", card)
+    return data
+
+
+def install(data: Path, content: str) -> None:
+    data.write_text(content)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
+    record = data.parents[1] / RECORD
+    record.parent.mkdir(exist_ok=True)
+    (record.parent / "METADATA").write_text("Metadata-Version: 2.1\nName: madeup-data\nVersion: 1.5\n")
+    record.write_text(f"madeup_data/numbers.txt,sha256={digest},5\nmadeup_data/__init__.py,,\n")
+    sources._recorded_hashes.cache_clear()
+    sources.file_sha256.cache_clear()
+
+
+def counting_builder(source: Path) -> tuple[list[int], Build]:
+    calls: list[int] = []
+
+    def build() -> tuple[Arrays, dict]:
+        calls.append(1)
+        numbers = np.array(source.read_text().split(), dtype=np.int16)
+        return {"numbers": numbers, "transposed": np.arange(6.0).reshape(2, 3).T}, {"note": "counted"}
+
+    return calls, build
+
+
+def test_the_second_call_reads_what_the_first_built(package: Path) -> None:
+    calls, build = counting_builder(package)
+    first = load_prepared("numbers", ["madeup"], build)
+    second = load_prepared("numbers", ["madeup"], build)
+    assert len(calls) == 1
+    for found in (first, second):
+        np.testing.assert_array_equal(found.arrays["numbers"], [1, 2, 3])
+        np.testing.assert_array_equal(found.arrays["transposed"], np.arange(6.0).reshape(2, 3).T)
+        assert found.arrays["numbers"].dtype == np.int16
+        assert found.about["note"] == "counted"
+
+
+def test_provenance_is_kept_inside(package: Path) -> None:
+    _, build = counting_builder(package)
+    (row,) = load_prepared("numbers", ["madeup"], build).about["sources"]
+    assert (row["package"], row["version"], row["licence"]) == ("madeup-data", "1.5", "none")
+    assert row["files"] == {"numbers.txt": hashlib.sha256(b"1 2 3").hexdigest()}
+
+
+def flip(position: int) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        changed = bytearray(content)
+        changed[position] ^= 1
+        return bytes(changed)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip(-1),
+        flip(-30),
+        lambda content: content.replace(b"counted", b"counter"),
+        lambda content: content[:-7],
+        lambda content: content[:20],
+        lambda content: content + b"more",
+        lambda content: b"",
+        lambda content: b"nothing like it",
+    ],
+)
+def test_a_damaged_file_is_made_again(package: Path, damage: Callable[[bytes], bytes]) -> None:
+    calls, build = counting_builder(package)
+    load_prepared("numbers", ["madeup"], build)
+    path = prepared_path("numbers", ["madeup"])
+    whole = path.read_bytes()
+    damaged = damage(whole)
+    assert damaged != whole
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match="damaged"):
+        read_prepared(path)
+    np.testing.assert_array_equal(load_prepared("numbers", ["madeup"], build).arrays["numbers"], [1, 2, 3])
+    assert len(calls) == 2
+    assert path.read_bytes() == whole
+
+
+def test_other_files_settings_or_versions_are_kept_apart(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = prepared_path("numbers", ["madeup"])
+    other_settings = prepared_path("numbers", ["madeup"], {"count": 5})
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared, "VERSION", prepared.VERSION + 1)
+        other_version = prepared_path("numbers", ["madeup"])
+    install(package, "4 5 6")
+    other_content = prepared_path("numbers", ["madeup"])
+    assert len({plain, other_settings, other_version, other_content}) == 4
+    install(package, "1 2 3")
+    assert prepared_path("numbers", ["madeup"]) == plain
+
+
+def test_an_installer_that_keeps_no_hashes_changes_nothing(package: Path) -> None:
+    expected = prepared_path("numbers", ["madeup"])
+    (package.parents[1] / RECORD).write_text("madeup_data/numbers.txt,,\n")
+    sources._recorded_hashes.cache_clear()
+    assert prepared_path("numbers", ["madeup"]) == expected
+
+
+def test_a_package_file_changed_after_installation_is_refused(package: Path) -> None:
+    package.write_text("1 2 4")
+    _, build = counting_builder(package)
+    with pytest.raises(DataError, match=r"numbers\.txt in the package madeup-data was changed .* reinstall"):
+        load_prepared("numbers", ["madeup"], build)
+
+
+def test_a_builder_that_fails_leaves_nothing(package: Path) -> None:
+    def fail() -> tuple[Arrays, dict]:
+        raise DataError("no such column")
+
+    with pytest.raises(DataError, match="no such column"):
+        load_prepared("numbers", ["madeup"], fail)
+    assert list(prepared_path("numbers", ["madeup"]).parent.iterdir()) == []
+
+
+def test_many_may_prepare_at_once(package: Path) -> None:
+    start, found = threading.Barrier(8), []
+    _, build = counting_builder(package)
+
+    def work() -> None:
+        start.wait()
+        found.append(load_prepared("numbers", ["madeup"], build).arrays["numbers"].tolist())
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[1, 2, 3]] * 8
+    assert [path.suffix for path in prepared_path("numbers", ["madeup"]).parent.iterdir()] == [".safetensors"]
+
+
+def test_real_packages_are_what_was_installed() -> None:
+    for name in ("climate map", "houses", "outlines"):
+        sources.check_source(name)
+        assert json.dumps(sources.describe_source(name))
