@@ -69,10 +69,10 @@ def test_without_names_every_label_known_anywhere_is_given() -> None:
     [
         ([[0.0, 0.0], [91.0, 0.0]], r"row 1 is \(91, 0\)"),
         ([[0.0, np.nan]], r"row 0 is \(0, nan\)"),
-        ([[0.0, 361.0]], "swap them"),
+        ([[0.0, 361.0]], "longitude lies between"),
         ([[1.0, 2.0, 3.0]], r"shape \(\.\.\., 2\)"),
         (5.0, r"shape \(\.\.\., 2\)"),
-        ([["north", "east"]], "must be numbers"),
+        ([["north", "east"]], "where degrees as numbers belong"),
     ],
 )
 def test_what_is_no_place_is_refused(latlon: object, message: str) -> None:

@@ -101,7 +101,7 @@ def _refuse_with_point(**options: str | None) -> None:
 
 def _encode_point(latlon: tuple[float, float], load: "Callable[[], Embedder]", model: str, as_json: bool) -> None:
     """Print one embedding: the numbers on one line, or an object that also says how well the place is covered."""
-    from tessearth.inference.coordinates import as_latlon
+    from tessearth.coordinates import as_latlon
     from tessearth.inference.outputs import short_floats
 
     place = as_latlon(latlon)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.geometry import angular_distance, latlon_to_xyz
-from tessearth.inference.coordinates import Floats, as_latlon, as_xyz
+from tessearth.coordinates import Floats, as_latlon, as_xyz
 from tessearth.models import DEFAULT_MODEL, load
 
 Array = npt.NDArray[Any]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import CoordinateError, MissingExtraError
-from tessearth.inference.coordinates import as_latlon, find_columns
+from tessearth.coordinates import as_latlon, find_columns
 from tessearth.models import DEFAULT_MODEL
 
 if TYPE_CHECKING:

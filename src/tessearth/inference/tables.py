@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tessearth.errors import CoordinateError, TableError
-from tessearth.inference.coordinates import Floats, check_latlon, find_columns
+from tessearth.coordinates import Floats, check_latlon, find_columns, warn_of_radians
 from tessearth.inference.geoparquet import decode_points, geometry_column
 from tessearth.settings import did_you_mean
 
@@ -183,6 +183,7 @@ def _batches(
     first = 1
     for batch in _guarded(stream):
         latlon = check_latlon(read(batch, first), first_row=first)
+        warn_of_radians(latlon)
         columns = [
             column if column.type == field.type else _as_numbers(column, field.name, first)
             for field, column in ((field, batch.column(field.name)) for field in schema)

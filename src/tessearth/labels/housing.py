@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tessearth.coordinates import as_places
 from tessearth.errors import DataError
-from tessearth.labels.places import Values, check_latlon
+from tessearth.labels.places import Values
 from tessearth.labels.sources import source_file
 
 HOUSE_FILE = "datasets/data/california_housing.csv"
@@ -29,4 +30,4 @@ def load_housing() -> Houses:
             table = np.loadtxt(file, delimiter=",", usecols=[header.index(name) for name in COLUMNS], ndmin=2)
     except ValueError as error:
         raise DataError(f"{path.name} of the package shapiq is not the housing table expected: {error}") from error
-    return Houses(check_latlon(table[:, :2]), table[:, 2].copy())
+    return Houses(as_places(table[:, :2]), table[:, 2].copy())

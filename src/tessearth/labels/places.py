@@ -1,35 +1,16 @@
-"""Places as plain arrays: checking them, drawing them evenly, putting them on the sphere."""
+"""Places as plain arrays: drawing them evenly, putting them on the sphere."""
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.errors import ConfigError, CoordinateError
+from tessearth.errors import ConfigError
 from tessearth.geometry import latlon_to_xyz
 from tessearth.land import is_inhabited_land
 
 Values = npt.NDArray[np.float64]
 
 DRAWN_AT_ONCE = 65_536
-
-
-def check_latlon(latlon: npt.ArrayLike) -> Values:
-    """Places of shape (..., 2) as float64: latitude within 90 degrees, longitude from -180 to 360."""
-    try:
-        places = np.asarray(latlon, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise CoordinateError("places must be numbers, (lat, lon) in degrees") from error
-    if places.ndim == 0 or places.shape[-1] != 2:
-        raise CoordinateError(f"places must have shape (..., 2), (lat, lon) in degrees, not {places.shape}")
-    lat, lon = places.reshape(-1, 2).T
-    wrong = np.flatnonzero(~((np.abs(lat) <= 90) & (lon >= -180) & (lon <= 360)))
-    if len(wrong):
-        where = int(wrong[0])
-        raise CoordinateError(
-            f"row {where} is ({lat[where]:g}, {lon[where]:g}), not (lat, lon) in degrees; "
-            "if your columns are (lon, lat), swap them"
-        )
-    return places
 
 
 def sphere_places(count: int, seed: int) -> Values:

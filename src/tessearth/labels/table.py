@@ -7,9 +7,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tessearth.coordinates import as_latlon
 from tessearth.errors import ConfigError
 from tessearth.labels import climate, countries, population
-from tessearth.labels.places import Values, check_latlon
+from tessearth.labels.places import Values
 from tessearth.labels.sources import describe_source
 from tessearth.land import is_land
 from tessearth.registry import Registry
@@ -112,7 +113,7 @@ def prepare_labels(latlon: npt.ArrayLike, names: Iterable[str] | None = None) ->
     there. Without names it gives every label that exists at any place. The first call prepares the sources into the
     cache, which takes some ten seconds.
     """
-    places = check_latlon(latlon)
+    places = as_latlon(latlon)
     wanted = [name for name, label in LABELS.items() if label.at is not None] if names is None else list(names)
     labels = {name: LABELS[name] for name in wanted}
     flat = places.reshape(-1, 2)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from shapely.geometry import LineString
 
+from tessearth.coordinates import as_latlon, as_xyz, find_columns
 from tessearth.errors import CoordinateError, CoordinateWarning
-from tessearth.inference.coordinates import as_latlon, as_xyz, find_columns
 
 PARIS, NAIROBI = (48.8566, 2.3522), (-1.2921, 36.8219)
 EXPECTED = np.array([PARIS, NAIROBI])

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import CoordinateError, CoordinateWarning
+from tessearth.settings import did_you_mean
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,7 +35,17 @@ def as_latlon(points: Any = None, *, lat: Any = None, lon: Any = None) -> Floats
         latlon = _stack(*(_as_floats(points[name].to_numpy(), str(name)) for name in names))
     else:
         latlon = _from_pairs(points)
-    return check_latlon(latlon)
+    check_latlon(latlon)
+    warn_of_radians(latlon)
+    return latlon
+
+
+def as_places(latlon: Any) -> Floats:
+    """Checked degrees as a list of places, shape (N, 2), from an array or a list of (lat, lon)."""
+    places = _from_pairs(latlon)
+    if places.ndim != 2:
+        raise CoordinateError(f"places have shape {places.shape}, not (N, 2) with (lat, lon) in degrees")
+    return check_latlon(places)
 
 
 def as_xyz(xyz: Any) -> Floats:
@@ -65,8 +76,20 @@ def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
     _check_rows(
         rows, np.abs(rows[:, 1]) > 360, name, first_row, "longitude lies between -180 and 180 (or 0 and 360) degrees"
     )
-    _warn_of_radians(rows)
     return latlon
+
+
+def warn_of_radians(latlon: Floats) -> None:
+    """Degrees inside +-pi/2 by +-pi are a patch of sea off Africa: more likely somebody's radians."""
+    rows = latlon.reshape(-1, 2)
+    small = np.abs(rows) <= (np.pi / 2, np.pi)
+    if len(rows) and small.all() and rows.any():
+        warnings.warn(
+            "every place lies within 1.58 degrees of latitude 0 and 3.15 of longitude 0: are these radians? "
+            "tessearth takes degrees",
+            CoordinateWarning,
+            stacklevel=3,
+        )
 
 
 def find_columns(columns: Iterable[Any], lat: str | None = None, lon: str | None = None) -> tuple[Any, Any]:
@@ -80,8 +103,6 @@ def find_columns(columns: Iterable[Any], lat: str | None = None, lon: str | None
 
 
 def _find_column(names: Sequence[Any], wanted: str | None, usual: tuple[str, ...], which: str) -> Any:
-    from tessearth.settings import did_you_mean
-
     if wanted is not None:
         if wanted in names:
             return wanted
@@ -142,18 +163,6 @@ def _check_rows(rows: Floats, bad: npt.NDArray[np.bool_], name: str, first_row: 
     if bad.any():
         row = _first(bad)
         raise CoordinateError(f"{name.format(row=first_row + row)} is {_spoken(rows[row])}: {reason}")
-
-
-def _warn_of_radians(rows: Floats) -> None:
-    """Degrees inside +-pi/2 by +-pi are a patch of sea off Africa: more likely somebody's radians."""
-    small = np.abs(rows) <= (np.pi / 2, np.pi)
-    if len(rows) and small.all() and rows.any():
-        warnings.warn(
-            "every place lies within 1.58 degrees of latitude 0 and 3.15 of longitude 0: are these radians? "
-            "tessearth takes degrees",
-            CoordinateWarning,
-            stacklevel=4,
-        )
 
 
 def _first(bad: npt.NDArray[np.bool_]) -> int:
