@@ -46,6 +46,8 @@ def _convert(value: object, hint: Any, where: str) -> object:
         return from_plain(typing.cast("type[object]", hint), value, f"{where}.")
     if origin is tuple:
         return _convert_tuple(value, parts, where)
+    if origin is dict:
+        return _convert_table(value, where)
     if origin is Literal:
         return _convert_choice(value, parts, where)
     if origin in (typing.Union, types.UnionType):
@@ -55,6 +57,13 @@ def _convert(value: object, hint: Any, where: str) -> object:
     if type(value) is not hint or (hint is float and not math.isfinite(typing.cast("float", value))):
         raise ConfigError(f"{where} is {value!r}, not {_SPOKEN.get(hint, hint)}")
     return value
+
+
+def _convert_table(value: object, where: str) -> dict[str, object]:
+    """A table whose keys belong to whoever it is handed to, which checks them itself."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} is {value!r}, not a table of settings")
+    return {str(key): item for key, item in value.items()}
 
 
 def _convert_choice(value: object, choices: tuple[Any, ...], where: str) -> object:

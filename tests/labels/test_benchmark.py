@@ -21,6 +21,7 @@ from tessearth.labels import (
 )
 from tessearth.labels.places import sphere_places
 from tessearth.land import is_inhabited_land, is_land
+from tessearth.places import sample_land
 
 Benchmark = dict[str, LabelTable]
 
@@ -50,10 +51,14 @@ def test_places_are_uniform_on_the_sphere() -> None:
     assert is_land(np.stack((lat, lon), -1)).mean() == pytest.approx(0.291, abs=0.015)
 
 
-@pytest.mark.parametrize(("count", "seed"), [(0, 0), (-5, 0), (10, -1)])
-def test_impossible_draws_are_refused(count: int, seed: int) -> None:
-    with pytest.raises(ConfigError, match="count must be at least 1"):
+@pytest.mark.parametrize(("count", "seed", "words"), [(-5, 0, "cannot draw -5 places"), (10, -1, "seed is -1")])
+def test_impossible_draws_are_refused(count: int, seed: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         benchmark_places(count, seed)
+
+
+def test_places_to_test_on_are_not_those_to_train_on() -> None:
+    assert not np.isin(benchmark_places(1000, 0)[:, 0], sample_land(1000, 0)[:, 0]).any()
 
 
 def test_all_labels_are_there(benchmark: Benchmark) -> None:

@@ -1,0 +1,165 @@
+"""Opening pictures: Pillow for JPEG, PNG and WebP, rasterio for GeoTIFF and its kin, with damage named the same way."""
+
+import contextlib
+import functools
+import io
+import struct
+import threading
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.errors import DataError
+from tessearth.packages import require
+
+RASTERIO_SUFFIXES = {".tif", ".tiff", ".vrt"}
+TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
+DECODERS = {"rasterio", "PIL"}
+_bomb_limit = threading.Lock()
+_warning_filters = threading.Lock()
+
+
+class Mode(NamedTuple):
+    """What a Pillow mode holds."""
+
+    bands: tuple[str, ...]
+    dtype: npt.DTypeLike
+
+
+MODES = {
+    "L": Mode(("gray",), np.uint8),
+    "RGB": Mode(("red", "green", "blue"), np.uint8),
+    "RGBA": Mode(("red", "green", "blue", "alpha"), np.uint8),
+    "I;16": Mode(("gray",), np.uint16),
+    "I": Mode(("gray",), np.int32),
+    "F": Mode(("gray",), np.float32),
+}
+"""The modes read as they are; every other (palettes, CMYK) is turned into RGB first."""
+
+
+class Picture(NamedTuple):
+    """An opened picture, its pixels not read yet."""
+
+    height: int
+    width: int
+    bands: tuple[str, ...]
+    dtype: np.dtype[Any]
+    read_rows: Callable[[int, int], npt.NDArray[Any]]
+    """Rows from one up to another, as (rows, width, C)."""
+
+
+@contextlib.contextmanager
+def open_picture(path: Path, *, trusted: bool = False) -> Iterator[Picture]:
+    """Open a JPEG, PNG or WebP with Pillow; its pixels are decoded by the first rows asked for.
+
+    Pillow refuses pictures so large that a small file could fill the memory; `trusted` lifts that for a file whose
+    origin is known.
+    """
+    with _open_pillow(path, str(path), trusted=trusted) as image:
+        mode = _mode_of(image)
+        bands, dtype = MODES[mode]
+
+        @functools.cache
+        def pixels() -> npt.NDArray[Any]:
+            with damage_named(str(path)):
+                decoded = np.asarray(image if image.mode == mode else image.convert(mode))
+            return decoded.reshape(image.height, image.width, len(bands))
+
+        def read_rows(start: int, stop: int) -> npt.NDArray[Any]:
+            return pixels()[start:stop]
+
+        yield Picture(height=image.height, width=image.width, bands=bands, dtype=np.dtype(dtype), read_rows=read_rows)
+
+
+def decode_picture(content: bytes, *, name: str, mode: str | None = None, side: int | None = None) -> npt.NDArray[Any]:
+    """Decode an encoded picture to (C, H, W): TIFF through rasterio, anything else through Pillow.
+
+    With `mode` it is turned into that mode; with `side` a picture of another size is refused before it is decoded.
+    """
+    if content[:4] in TIFF_MAGIC and mode is None:
+        return _decode_tiff(content, name)
+    with _open_pillow(io.BytesIO(content), name) as image:
+        if side is not None and image.size != (side, side):
+            raise DataError(f"{name} is {image.width} x {image.height} pixels, not {side} x {side}")
+        wanted = mode or _mode_of(image)
+        with damage_named(name):
+            pixels = np.asarray(image if image.mode == wanted else image.convert(wanted))
+    return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
+
+
+@contextlib.contextmanager
+def open_raster(path: str | Path) -> Iterator[Any]:
+    """Open a dataset with rasterio for the length of a block.
+
+    Datasets belong to one thread; opening for each batch keeps readers free to move between threads and processes.
+    """
+    rasterio = require("rasterio", extra="geo", what="reading GeoTIFF")
+    with damage_named(str(path)), _quiet_about_missing_places(rasterio):
+        dataset = rasterio.open(path)
+    with dataset:
+        yield dataset
+
+
+@contextlib.contextmanager
+def damage_named(name: str) -> Iterator[None]:
+    """Turn whatever a decoder says about a damaged file into a DataError that names it."""
+    try:
+        yield
+    except DataError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {name}") from error
+    except Exception as error:
+        from_decoder = isinstance(error, DECODER_ERRORS) or type(error).__module__.split(".")[0] in DECODERS
+        if not from_decoder:
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"cannot read {name}: {reason}") from error
+
+
+def dataset_band_names(dataset: Any) -> tuple[str, ...]:
+    """The descriptions of a dataset's bands where they tell them apart, else band1, band2 ..."""
+    described = tuple(dataset.descriptions)
+    telling = all(described) and len(set(described)) == len(described)
+    return described if telling else tuple(f"band{number}" for number in dataset.indexes)
+
+
+def _open_pillow(file: Any, name: str, *, trusted: bool = False) -> Any:
+    """Open an image; Pillow looks at its pixel limit here and nowhere else, so only here it is lifted."""
+    pillow: Any = require("PIL.Image", extra="earth", what="reading pictures")
+    with damage_named(name), _bomb_limit:
+        limit = pillow.MAX_IMAGE_PIXELS
+        try:
+            pillow.MAX_IMAGE_PIXELS = None if trusted else limit
+            return pillow.open(file)
+        except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+            raise DataError(f"{name} is refused: {error} If you know its origin, pass trusted=True") from error
+        finally:
+            pillow.MAX_IMAGE_PIXELS = limit
+
+
+def _mode_of(image: Any) -> str:
+    return str(image.mode) if image.mode in MODES else "RGB"
+
+
+def _decode_tiff(content: bytes, name: str) -> npt.NDArray[Any]:
+    rasterio = require("rasterio", extra="geo", what="reading TIFF patches")
+    with damage_named(name), rasterio.MemoryFile(content) as memory:
+        with _quiet_about_missing_places(rasterio):
+            dataset = memory.open()
+        with dataset:
+            return np.asarray(dataset.read())
+
+
+@contextlib.contextmanager
+def _quiet_about_missing_places(rasterio: Any) -> Iterator[None]:
+    """Pictures that get their place from a table have none of their own; that is not worth a warning each."""
+    with _warning_filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        yield

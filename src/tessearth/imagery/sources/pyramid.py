@@ -1,0 +1,291 @@
+"""Tiles from Web Mercator pyramids, the format of web maps."""
+
+import math
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.coordinates import as_places
+from tessearth.errors import ConfigError, DataError
+from tessearth.geometry import EARTH_RADIUS_KM
+from tessearth.imagery.source import check_km_per_pixel, check_tile_size
+from tessearth.imagery.sources.bilinear import blend, find_corners
+from tessearth.imagery.sources.images import MODES, decode_picture
+from tessearth.imagery.sources.tangent import average_blocks, place_chunks, tangent_latlon
+from tessearth.imagery.sources.tile_stores import Tile, open_tiles
+from tessearth.packages import package_version
+
+MERCATOR_LATITUDE = math.degrees(math.atan(math.sinh(math.pi)))
+"""Where the square world map ends, 85.0511 degrees."""
+MOST_OVERSAMPLING = 16
+
+Pixels = npt.NDArray[np.uint8]
+"""A decoded tile, (C, side, side)."""
+
+
+class Windows(NamedTuple):
+    """The part of the world map each of N places needs, in whole pixels of one zoom."""
+
+    left: npt.NDArray[np.int64]
+    right: npt.NDArray[np.int64]
+    top: npt.NDArray[np.int64]
+    bottom: npt.NDArray[np.int64]
+
+
+class TilePyramid:
+    """Tiles from a pyramid in Web Mercator: an MBTiles file, a folder {z}/{x}/{y}.png, or a URL template.
+
+    The zoom is chosen for each place so that the map is at least as fine there as `km_per_pixel` (Mercator maps grow
+    finer towards the poles), and finer pixels are averaged; or it is given. A missing tile is cut from its nearest
+    parent. The map ends at 85.0511 degrees: whatever lies beyond shows the last row of the map.
+
+    Decoded tiles are kept up to `cache_mb`; reading neighbouring places together saves decoding.
+    """
+
+    def __init__(
+        self,
+        location: str | Path,
+        *,
+        size: int,
+        km_per_pixel: float,
+        zoom: int | None = None,
+        max_zoom: int | None = None,
+        mode: Literal["RGB", "L", "RGBA"] = "RGB",
+        tile_pixels: int = 256,
+        tms: bool = False,
+        cache_mb: float = 1024,
+    ) -> None:
+        """Open a pyramid.
+
+        `mode` says what tiles are turned into (colour, gray, colour with transparency); `tile_pixels` is the side of
+        the stored tiles; `tms` is for folders and servers that count rows from the south, as MBTiles always do.
+        """
+        self.size = check_tile_size(size)
+        self.km_per_pixel = check_km_per_pixel(km_per_pixel)
+        self.store = open_tiles(location, max_zoom=max_zoom, tms=tms)
+        if zoom is not None and zoom not in self.store.zooms:
+            raise ConfigError(f"zoom {zoom} is not in {self.store.name}, which has {_spoken(self.store.zooms)}")
+        if mode not in MODES or tile_pixels < 1:
+            raise ConfigError(f"tiles of mode {mode!r} and {tile_pixels} pixels cannot be read; modes are RGB, L, RGBA")
+        self.zoom, self.mode, self.tile_pixels = zoom, mode, tile_pixels
+        self._cache = TileCache(int(cache_mb * 2**20))
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """The names of the bands."""
+        return MODES[self.mode].bands
+
+    def tiles(self, latlon: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+        """Read places (N, 2) as tiles (N, C, size, size) in [0, 1]."""
+        places = as_places(latlon)
+        result = np.empty((len(places), len(self.bands), self.size, self.size), dtype=np.float32)
+        zooms, oversampling = self.choose_zooms(places)
+        for zoom, factor in sorted(set(zip(zooms.tolist(), oversampling.tolist(), strict=True))):
+            chosen = np.flatnonzero((zooms == zoom) & (oversampling == factor))
+            for chunk in place_chunks(len(chosen), (self.size * factor) ** 2):
+                result[chosen[chunk]] = self._sample(places[chosen[chunk]], zoom, factor)
+        result /= 255
+        return result
+
+    def choose_zooms(self, places: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The zoom for each place, and how many map pixels go into a tile's pixel along each side."""
+        lat = np.clip(places[:, 0], -MERCATOR_LATITUDE, MERCATOR_LATITUDE)
+        at_zoom_0 = 2 * np.pi * EARTH_RADIUS_KM * np.cos(np.deg2rad(lat)) / self.tile_pixels  # km per map pixel
+        nearly = 1e-6  # so that a pyramid of exactly the wanted resolution is read one to one
+        wanted = np.ceil(np.log2(at_zoom_0 / self.km_per_pixel) - nearly)
+        zooms = np.clip(wanted, self.store.zooms[0], self.store.zooms[-1]).astype(np.int64)
+        if self.zoom is not None:
+            zooms[:] = self.zoom
+        ratio = self.km_per_pixel / (at_zoom_0 / 2.0**zooms)
+        return zooms, np.clip(np.ceil(ratio - nearly), 1, MOST_OVERSAMPLING).astype(np.int64)
+
+    def describe(self) -> dict[str, Any]:
+        """The pyramid's record."""
+        return {
+            "kind": "tile-pyramid",
+            **self.store.describe(),
+            "zooms": [self.store.zooms[0], self.store.zooms[-1]],
+            "zoom": self.zoom,
+            "bands": list(self.bands),
+            "tile_pixels": self.tile_pixels,
+            "size": self.size,
+            "km_per_pixel": self.km_per_pixel,
+            "packages": {"pillow": package_version("pillow")},
+        }
+
+    def _sample(self, places: npt.NDArray[np.float64], zoom: int, factor: int) -> npt.NDArray[np.float32]:
+        lat, lon = tangent_latlon(places, self.size * factor, self.km_per_pixel / factor)
+        row, column = mercator_pixels(lat, lon, self.tile_pixels << zoom)
+        windows = _windows_of(row, column)
+        planes, height, width = self._read_windows(windows, zoom)
+        start = np.arange(len(places))[:, None, None] * (height * width)
+        corners = find_corners(row - windows.top[:, None, None], column - windows.left[:, None, None], width, start)
+        values = blend(planes.reshape(len(planes), -1), corners)
+        tiles = values.reshape(len(planes), len(places), *lat.shape[1:]).swapaxes(0, 1)
+        return average_blocks(tiles, factor)
+
+    def _read_windows(self, windows: Windows, zoom: int) -> tuple[Pixels, int, int]:
+        """Cut every place's window out of the map: planes (C, N, height, width), as large as the largest needs."""
+        edges = zip(*(edge.tolist() for edge in windows), strict=True)
+        pieces = [list(_pieces(*edge, zoom=zoom, side=self.tile_pixels)) for edge in edges]
+        decoded = self._decode({piece.tile for window in pieces for piece in window})
+        height, width = int((windows.bottom - windows.top).max()), int((windows.right - windows.left).max())
+        planes = np.zeros((len(self.bands), len(pieces), height, width), dtype=np.uint8)
+        for place, window in enumerate(pieces):
+            for piece in window:
+                planes[:, place, piece.to_rows, piece.to_columns] = decoded[piece.tile][:, piece.rows, piece.columns]
+        return planes, height, width
+
+    def _decode(self, wanted: set[Tile]) -> Mapping[Tile, Pixels]:
+        """Decode tiles, each from the store, from a parent where it is missing, or from the cache."""
+        decoded = self._cache.get_many(wanted)
+        missing = sorted(wanted - decoded.keys())
+        levels = 0
+        while missing:
+            ancestors = sorted({tile.parent(levels) for tile in missing})
+            found = self._read_pictures(ancestors)
+            for tile in missing:
+                picture = found.get(tile.parent(levels))
+                if picture is not None:
+                    decoded[tile] = _cut_child(picture, tile, levels)
+            if levels:
+                self._cache.put_many({tile: decoded[tile] for tile in missing if tile in decoded})
+            missing = [tile for tile in missing if tile not in decoded]
+            levels += 1
+            if missing and missing[0].z - levels < self.store.zooms[0]:
+                raise DataError(f"{self.store.name} has neither tile {missing[0]} nor any parent of it")
+        return decoded
+
+    def _read_pictures(self, tiles: list[Tile]) -> dict[Tile, Pixels]:
+        cached = self._cache.get_many(tiles)
+        unread = [tile for tile in tiles if tile not in cached]
+        contents = zip(unread, self.store.read_many(unread), strict=True)
+        read = {tile: self._decode_one(tile, content) for tile, content in contents if content is not None}
+        self._cache.put_many(read)
+        return {**cached, **read}
+
+    def _decode_one(self, tile: Tile, content: bytes) -> Pixels:
+        return decode_picture(content, name=f"tile {tile} of {self.store.name}", mode=self.mode, side=self.tile_pixels)
+
+
+class TileCache:
+    """Decoded tiles up to a number of bytes, the least recently used forgotten first; empty in every new process."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._start()
+
+    def get_many(self, tiles: Iterable[Tile]) -> dict[Tile, Pixels]:
+        """Those of the tiles that are remembered."""
+        with self._guard():
+            found = {tile: self._kept[tile] for tile in tiles if tile in self._kept}
+            for tile in found:
+                self._kept.move_to_end(tile)
+        return found
+
+    def put_many(self, tiles: Mapping[Tile, Pixels]) -> None:
+        """Remember tiles, forgetting older ones when there is no room."""
+        with self._guard():
+            for tile, pixels in tiles.items():
+                if tile not in self._kept:
+                    self._kept[tile] = pixels
+                    self._bytes += pixels.nbytes
+            while self._bytes > self.most_bytes:
+                self._bytes -= self._kept.popitem(last=False)[1].nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """How much is remembered now."""
+        return self._bytes
+
+    def _start(self) -> None:
+        self._kept: OrderedDict[Tile, Pixels] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def _guard(self) -> threading.Lock:
+        """The lock; a forked process starts afresh, its copy may be held by a thread that it does not have."""
+        if self._process != os.getpid():
+            self._start()
+        return self._lock
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"most_bytes": self.most_bytes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.most_bytes = state["most_bytes"]
+        self._start()
+
+
+def mercator_pixels(
+    lat: npt.NDArray[np.float64], lon: npt.NDArray[np.float64], world: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Rows and columns on a world map of `world` pixels a side, whole numbers at pixel centres.
+
+    column = world (lon + 180) / 360 - 1/2, row = world (1 - atanh(sin lat) / pi) / 2 - 1/2; columns run on past the
+    antimeridian, rows stop at the centres of the first and the last.
+    """
+    column = (lon + 180.0) * (world / 360.0) - 0.5
+    height = np.arctanh(np.sin(np.deg2rad(np.clip(lat, -MERCATOR_LATITUDE, MERCATOR_LATITUDE))))
+    row = (1.0 - height / np.pi) * (world / 2) - 0.5
+    return np.clip(row, 0, world - 1), column
+
+
+class _Piece(NamedTuple):
+    """A rectangle of a tile and where it goes in a window."""
+
+    tile: Tile
+    rows: slice
+    columns: slice
+    to_rows: slice
+    to_columns: slice
+
+
+def _pieces(left: int, right: int, top: int, bottom: int, *, zoom: int, side: int) -> Iterable[_Piece]:
+    """The rectangles of tiles that make up a window, less a row below the map: it has no share in any point."""
+    across = 2**zoom
+    for y in range(top // side, min((bottom - 1) // side, across - 1) + 1):
+        first_row, last_row = max(top, y * side), min(bottom, (y + 1) * side)
+        for x in range(left // side, (right - 1) // side + 1):
+            first_column, last_column = max(left, x * side), min(right, (x + 1) * side)
+            yield _Piece(
+                tile=Tile(zoom, x % across, y),
+                rows=slice(first_row - y * side, last_row - y * side),
+                columns=slice(first_column - x * side, last_column - x * side),
+                to_rows=slice(first_row - top, last_row - top),
+                to_columns=slice(first_column - left, last_column - left),
+            )
+
+
+def _windows_of(row: npt.NDArray[np.float64], column: npt.NDArray[np.float64]) -> Windows:
+    """Windows that hold every point of each place together with the row and the column after it."""
+    around = (1, 2)
+    top, bottom = np.floor(row.min(axis=around)), np.floor(row.max(axis=around)) + 2
+    left, right = np.floor(column.min(axis=around)), np.floor(column.max(axis=around)) + 2
+    return Windows(*(edge.astype(np.int64) for edge in (left, right, top, bottom)))
+
+
+def _cut_child(picture: Pixels, tile: Tile, levels: int) -> Pixels:
+    """A tile cut from its parent so many zooms above and enlarged, bilinearly between the parent's pixel centres."""
+    if levels == 0:
+        return picture
+    count, side, _ = picture.shape
+    parts = 2**levels
+    inside = (np.arange(side) + 0.5) / (side * parts)
+    row = np.clip((inside + (tile.y % parts) / parts) * side - 0.5, 0, side - 1)
+    column = np.clip((inside + (tile.x % parts) / parts) * side - 0.5, 0, side - 1)
+    framed = np.pad(picture, ((0, 0), (0, 1), (0, 1)), mode="edge").reshape(count, -1)
+    rows, columns = np.broadcast_arrays(row[:, None], column[None, :])
+    values = blend(framed, find_corners(rows, columns, side + 1))
+    return np.rint(values).astype(np.uint8).reshape(count, side, side)
+
+
+def _spoken(zooms: range) -> str:
+    return f"zooms {zooms[0]} to {zooms[-1]}"

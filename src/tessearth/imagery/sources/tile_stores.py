@@ -1,0 +1,278 @@
+"""Where the encoded tiles of a Web Mercator pyramid lie: an MBTiles file, a folder, or a server the user names.
+
+Tiles are numbered z/x/y with y growing southward (XYZ). Each store reads many tiles in one call and opens what it needs
+for that call alone, so it can move freely between threads and processes.
+"""
+
+import contextlib
+import hashlib
+import http.client
+import os
+import re
+import sqlite3
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tessearth.errors import ConfigError, DataError
+from tessearth.imagery.source import fingerprint
+from tessearth.version import __version__
+
+DEEPEST_ZOOM = 24
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+NOT_THERE = {204, 404, 410}
+"""Answers by which a server says that it has no such tile."""
+WORTH_RETRYING = {408, 429, 500, 502, 503, 504}
+MOST_BYTES = 16 * 2**20
+
+
+class Tile(NamedTuple):
+    """A tile's number; y grows southward."""
+
+    z: int
+    x: int
+    y: int
+
+    def __str__(self) -> str:
+        return f"{self.z}/{self.x}/{self.y}"
+
+    def parent(self, levels: int = 1) -> "Tile":
+        """The tile that covers this one so many zooms above."""
+        return Tile(self.z - levels, self.x >> levels, self.y >> levels)
+
+    def flipped(self) -> "Tile":
+        """The same tile in TMS order, where rows grow northward."""
+        return Tile(self.z, self.x, 2**self.z - 1 - self.y)
+
+
+class TileStore(Protocol):
+    """Encoded tiles by number."""
+
+    @property
+    def zooms(self) -> range:
+        """From the coarsest to the finest zoom there is."""
+
+    @property
+    def name(self) -> str:
+        """What to call the store in messages: a path or a URL without secrets."""
+
+    def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
+        """The encoded tiles in the order asked for, None for those that are not there."""
+
+    def describe(self) -> dict[str, Any]:
+        """Where the tiles come from, ready for JSON."""
+
+
+def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool = False) -> TileStore:
+    """Tell an .mbtiles file, a folder {z}/{x}/{y}.png and a URL template apart and open it."""
+    text = str(location)
+    if re.match(r"[a-z]+://", text, re.IGNORECASE):
+        return UrlTiles.of(text, max_zoom=max_zoom, tms=tms)
+    path = Path(location)
+    if path.is_file():
+        return MBTiles.of(path, max_zoom=max_zoom)
+    if path.is_dir():
+        return FolderTiles.of(path, max_zoom=max_zoom, tms=tms)
+    raise DataError(f"there are no tiles at {location}: give an .mbtiles file, a folder of z/x/y.png or a URL template")
+
+
+@dataclass(frozen=True, slots=True)
+class MBTiles:
+    """Tiles in a SQLite file by the MBTiles specification, which counts rows from the south."""
+
+    path: Path
+    zooms: range
+
+    @classmethod
+    def of(cls, path: Path, *, max_zoom: int | None = None) -> "MBTiles":
+        """Open a file and find its zooms."""
+        with _connect(path) as connection:
+            lowest, highest = connection.execute("select min(zoom_level), max(zoom_level) from tiles").fetchone()
+            kind = connection.execute("select value from metadata where name = 'format'").fetchone()
+        if lowest is None:
+            raise DataError(f"{path} holds no tiles")
+        if kind is not None and kind[0] in {"pbf", "mvt"}:
+            raise DataError(f"{path} holds vector tiles ({kind[0]}), not pictures")
+        return cls(path, _zoom_range(int(lowest), int(highest), max_zoom))
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return str(self.path)
+
+    def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
+        """The encoded tiles in the order asked for, None for those that are not there."""
+        query = "select tile_data from tiles where zoom_level = ? and tile_column = ? and tile_row = ?"
+        with _connect(self.path) as connection:
+            found = [connection.execute(query, tile.flipped()).fetchone() for tile in tiles]
+        contents = [row[0] if row else None for row in found]
+        return [content.encode() if isinstance(content, str) else content or None for content in contents]
+
+    def describe(self) -> dict[str, Any]:
+        """The file's record."""
+        return {"store": "mbtiles", "files": [fingerprint(self.path)]}
+
+
+@contextlib.contextmanager
+def _connect(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise DataError(f"cannot read {path} as MBTiles: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class FolderTiles:
+    """Tiles as files {z}/{x}/{y} with the suffix of a picture."""
+
+    folder: Path
+    zooms: range
+    suffixes: tuple[str, ...]
+    tms: bool
+
+    @classmethod
+    def of(cls, folder: Path, *, max_zoom: int | None = None, tms: bool = False) -> "FolderTiles":
+        """Open a folder and find its zooms and the suffixes of its coarsest tiles."""
+        zooms = sorted(int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdecimal())
+        for zoom in zooms:
+            found = {
+                path.suffix for path in (folder / str(zoom)).glob("*/*") if path.suffix.lower() in PICTURE_SUFFIXES
+            }
+            if found:
+                return cls(folder, _zoom_range(zoom, zooms[-1], max_zoom), tuple(sorted(found)), tms)
+        raise DataError(f"{folder} holds no tiles: expected files such as 0/0/0.png in it")
+
+    @property
+    def name(self) -> str:
+        """The folder's path."""
+        return str(self.folder)
+
+    def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
+        """The encoded tiles in the order asked for, None for those that are not there."""
+        return [self._read(tile) for tile in tiles]
+
+    def describe(self) -> dict[str, Any]:
+        """The folder's record: a hash of all names and sizes, for hashing all tiles would cost as much as reading."""
+        listing = sorted(
+            f"{Path(root, name).relative_to(self.folder).as_posix()} {Path(root, name).stat().st_size}"
+            for root, _, names in os.walk(self.folder)
+            for name in names
+        )
+        digest = hashlib.sha256("\n".join(listing).encode()).hexdigest()
+        return {"store": "folder", "name": self.folder.name, "files": len(listing), "sha256_of_listing": digest}
+
+    def _read(self, tile: Tile) -> bytes | None:
+        z, x, y = tile.flipped() if self.tms else tile
+        for suffix in self.suffixes:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                return (self.folder / str(z) / str(x) / f"{y}{suffix}").read_bytes()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class UrlTiles:
+    """Tiles from a server, by a template with {z}, {x} and {y}; only ever one that the user gave."""
+
+    template: str
+    zooms: range
+    tms: bool
+    timeout_s: float = 20.0
+    attempts: int = 4
+    wait_s: float = 0.5
+    """Pause before the second attempt; it doubles for each further one."""
+    connections: int = 8
+
+    @classmethod
+    def of(cls, template: str, *, max_zoom: int | None = None, tms: bool = False) -> "UrlTiles":
+        """Check a template; how deep a server goes cannot be asked, so `max_zoom` must be given."""
+        bare = template.replace("{z}", "").replace("{x}", "").replace("{y}", "")
+        if not template.lower().startswith(("http://", "https://")):
+            raise ConfigError(f"tiles are read over http or https only, not from {_public(template)}")
+        if any(part not in template for part in ("{z}", "{x}", "{y}")) or "{" in bare or "}" in bare:
+            raise ConfigError(
+                f"a tile URL needs {{z}}, {{x}} and {{y}} and nothing else in braces: {_public(template)}"
+            )
+        if max_zoom is None:
+            raise ConfigError(f"give max_zoom, the deepest zoom that {_public(template)} has")
+        return cls(template, _zoom_range(0, max_zoom, max_zoom), tms)
+
+    @property
+    def name(self) -> str:
+        """The template without what might be secret: user, password and query."""
+        return _public(self.template)
+
+    def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
+        """The encoded tiles in the order asked for, several at a time, None for those the server does not have."""
+        with ThreadPoolExecutor(self.connections) as pool:
+            return list(pool.map(self._read, tiles))
+
+    def describe(self) -> dict[str, Any]:
+        """The server's record."""
+        return {"store": "url", "template": self.name}
+
+    def _read(self, tile: Tile) -> bytes | None:
+        z, x, y = tile.flipped() if self.tms else tile
+        url = self.template.replace("{z}", str(z)).replace("{x}", str(x)).replace("{y}", str(y))
+        problem: Exception | None = None
+        for attempt in range(self.attempts):
+            if attempt:
+                time.sleep(self.wait_s * 2 ** (attempt - 1))
+            try:
+                return _fetch(url, self.timeout_s)
+            except urllib.error.HTTPError as error:
+                problem = error
+                if error.code not in WORTH_RETRYING:
+                    break
+            except (OSError, http.client.HTTPException) as error:
+                problem = error
+        raise DataError(f"tile {tile} of {self.name} did not come: {problem}") from problem
+
+
+def _fetch(url: str, timeout_s: float) -> bytes | None:
+    request = urllib.request.Request(url, headers={"User-Agent": f"tessearth/{__version__}"})
+    try:
+        with _web_only().open(request, timeout=timeout_s) as answer:
+            if answer.status in NOT_THERE:
+                return None
+            content: bytes = answer.read(MOST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code in NOT_THERE:
+                return None
+            raise
+    if len(content) > MOST_BYTES:
+        raise DataError(f"{_public(url)} is larger than {MOST_BYTES // 2**20} MB; that is no tile")
+    return content or None
+
+
+def _web_only() -> urllib.request.OpenerDirector:
+    """An opener that knows http and https and nothing else, so that no redirection leads to a local file."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.UnknownHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+def _public(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", re.split("[?#]", url, maxsplit=1)[0])
+
+
+def _zoom_range(lowest: int, highest: int, wanted: int | None) -> range:
+    deepest = highest if wanted is None else min(highest, wanted)
+    if not 0 <= lowest <= deepest <= DEEPEST_ZOOM:
+        raise ConfigError(f"zooms {lowest} to {deepest} are no pyramid; they must lie between 0 and {DEEPEST_ZOOM}")
+    return range(lowest, deepest + 1)
