@@ -28,6 +28,10 @@ class Registry(Mapping[str, Card], Generic[Card]):
         except KeyError:
             raise UnknownNameError(f"there is no {self.kind} named {name!r}{did_you_mean(name, self)}") from None
 
+    def get(self, name: str, default: Card | None = None) -> Card | None:  # type: ignore[override]
+        """The card of a name, or the default; unlike indexing it raises nothing."""
+        return self._cards.get(name, default)
+
     def __contains__(self, name: object) -> bool:
         return name in self._cards
 

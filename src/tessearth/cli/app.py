@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tessearth.cli import encode, info
+from tessearth.cli import encode, features, info
 from tessearth.errors import CoordinateWarning, TessearthError
 from tessearth.version import __version__
 
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("encode", cls=encode.EncodeCommand)(encode.encode)
+app.command("features")(features.features)
 app.command("info")(info.info)
 
 
@@ -51,7 +52,9 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; nothing was left half-written", status=130)
+        _fail(
+            "interrupted; nothing was left half-written, and what can go on goes on with the same command", status=130
+        )
     except Exception as error:
         # Whichever parser typer brings along, its usage errors can say themselves in one line.
         if not hasattr(error, "format_message"):

@@ -3,10 +3,7 @@
 import itertools
 import json
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +11,7 @@ import typer
 import typer.core
 
 from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, JsonOption, ModelOption, warn_if_untrained
+from tessearth.cli.progress import place_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
@@ -140,40 +138,19 @@ def _encode_table(
     with open_points(path, lat=columns[0], lon=columns[1], keep=kept) as points:
         first = next(points.batches)  # most mistakes show here, before the model is loaded
         embedder = load()
-        with open_writer(output, kind, points.schema, embedder.dim) as writer, _progress(points) as advance:
+        with (
+            open_writer(output, kind, points.schema, embedder.dim) as writer,
+            place_progress(Path(points.name).name) as advance,
+        ):
+            done = 0
+            advance(done, points.total_rows)
             for batch in itertools.chain([first], points.batches):
                 writer.write(batch, embedder.embed(batch.latlon).astype("float32", copy=False))
-                advance(len(batch.latlon))
+                done += len(batch.latlon)
+                advance(done, _estimated_total(points, done))
 
 
-@contextmanager
-def _progress(points: "PointTable") -> Iterator[Callable[[int], None]]:
-    """A bar with speed and time left on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda rows: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
-    with bar:
-        task = bar.add_task(Path(points.name).name, total=points.total_rows, speed="")
-        done, started = 0, time.monotonic()
-
-        def advance(rows: int) -> None:
-            nonlocal done
-            done += rows
-            share = points.share_read()
-            # A csv does not say how many rows it has: the share of bytes read does.
-            total = round(done / share) if share else points.total_rows
-            speed = done / max(time.monotonic() - started, 1e-3)
-            bar.update(task, completed=done, total=total, speed=f"{speed:,.0f} places/s")
-
-        yield advance
+def _estimated_total(points: "PointTable", done: int) -> int | None:
+    """How many rows there will be; a csv does not say, but the share of its bytes read so far does."""
+    share = points.share_read()
+    return round(done / share) if share else points.total_rows

@@ -2,27 +2,52 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tessearth.cli.options import DEFAULT_MODEL, JsonOption
+from tessearth.errors import ConfigError
+
+MANIFEST = "manifest.json"
 
 
 def info(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A shipped name, a file or folder, or a hub id.")] = (
-        DEFAULT_MODEL
-    ),
+    what: Annotated[
+        str, typer.Argument(metavar="MODEL|STORE", help="A model's name, path or hub id, or a feature store.")
+    ] = DEFAULT_MODEL,
     as_json: JsonOption = False,
+    sheet: Annotated[str | None, typer.Option(metavar="PNG", help="Draw a contact sheet of a store's tiles.")] = None,
+    tiles: Annotated[int, typer.Option(help="How many tiles the sheet shows.")] = 48,
 ) -> None:
-    """Describe a model: sizes, sharpness and token statistics, provenance."""
-    from tessearth.inference.describe import describe_model
-
-    description = describe_model(model)
+    """Describe a model (sizes, sharpness, tokens, provenance) or a feature store."""
+    description = (
+        _describe_store(what, sheet, tiles) if (Path(what) / MANIFEST).is_file() else _describe_model(what, sheet)
+    )
     if as_json:
         print(json.dumps(description, indent=2))
     else:
         print("\n".join(_lines(description)))
+
+
+def _describe_model(model: str, sheet: str | None) -> dict[str, Any]:
+    from tessearth.inference.describe import describe_model
+
+    if sheet is not None:
+        raise ConfigError(f"--sheet draws the tiles of a feature store, and {model!r} is none")
+    return describe_model(model)
+
+
+def _describe_store(path: str, sheet: str | None, tiles: int) -> dict[str, Any]:
+    from tessearth.imagery.store import FeatureStore
+
+    store = FeatureStore(path)
+    if sheet is not None:
+        from tessearth.imagery.contact_sheet import draw_contact_sheet
+
+        draw_contact_sheet(store, sheet, count=tiles)
+    return store.describe()
 
 
 def _lines(description: Mapping[str, Any], indent: str = "") -> list[str]:

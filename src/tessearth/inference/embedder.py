@@ -11,10 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from tessearth.coordinates import Floats, as_latlon, as_xyz
+from tessearth.devices import find_device
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.geometry import angular_distance, latlon_to_xyz
-from tessearth.coordinates import Floats, as_latlon, as_xyz
 from tessearth.models import DEFAULT_MODEL, load
 
 Array = npt.NDArray[Any]
@@ -86,7 +87,7 @@ class Embedder:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
         encoder = model if isinstance(model, SphericalVoronoiEncoder) else load(model)
-        self.device = _find_device(device)
+        self.device = find_device(device)
         self.precision = precision
         self.top_k = top_k
         self.encoder = _prepare(encoder, self.device, precision)
@@ -192,18 +193,6 @@ def _read_places(points: Any, lat: Any, lon: Any, xyz: Any) -> _Places:
         raise ConfigError("places were given twice: pass either xyz= or degrees")
     directions = as_xyz(xyz)
     return _Places(np.ascontiguousarray(directions.reshape(-1, 3)), directions.shape[:-1], are_directions=True)
-
-
-def _find_device(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:
-        reason = (str(error).splitlines() or ["not available"])[0]
-        raise ConfigError(f"the device {str(device)!r} cannot be used: {reason}") from None
-    return found
 
 
 def _prepare(encoder: SphericalVoronoiEncoder, device: torch.device, precision: Precision) -> SphericalVoronoiEncoder:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import CoordinateError, MissingExtraError
 from tessearth.coordinates import as_latlon, find_columns
+from tessearth.errors import CoordinateError, MissingExtraError
 from tessearth.models import DEFAULT_MODEL
 
 if TYPE_CHECKING:

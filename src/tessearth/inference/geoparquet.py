@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tessearth.errors import TableError
 from tessearth.coordinates import Floats
+from tessearth.errors import TableError
 
 POINT = 1
 # Extended WKB sets these bits for Z, M and an SRID; ISO WKB adds 1000, 2000 or 3000 for Z, M and both.

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tessearth.errors import CoordinateError, TableError
 from tessearth.coordinates import Floats, check_latlon, find_columns, warn_of_radians
+from tessearth.errors import CoordinateError, TableError
 from tessearth.inference.geoparquet import decode_points, geometry_column
 from tessearth.settings import did_you_mean
 

@@ -1,0 +1,141 @@
+"""What a feature store is made of: places, imagery and frozen encoders. The `features` part of a recipe."""
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tessearth.errors import ConfigError, UnknownNameError
+from tessearth.settings import did_you_mean, from_plain
+from tessearth.version import __version__
+
+RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
+"""Where named recipes lie: inside the installed package, or at the top of a checkout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacesRecipe:
+    """Which places are looked at, and which of them are held out."""
+
+    where: Literal["land", "sphere", "source"] = "land"
+    """Drawn evenly over land without Antarctica, over the whole sphere, or those the first source knows itself."""
+
+    count: int = 100_000
+    """How many places are drawn; of a source's own places, at most so many."""
+
+    seed: int = 0
+    """Another seed draws other places."""
+
+    validation: float = 0.05
+    """The share of places held out for validation."""
+
+    validation_block_degrees: float | None = None
+    """Hold out whole blocks of this side instead of single places."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"places.count is {self.count}; it must be at least 1")
+        if not 0 <= self.validation < 1:
+            raise ConfigError(f"places.validation is {self.validation}; it must lie in [0, 1)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRecipe:
+    """One source of imagery and the frozen encoder that reads its tiles."""
+
+    kind: str
+    """A name of `imagery.sources.SOURCES`, such as "blue-marble" or "tile-pyramid"."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """Settings of the source, such as size and km_per_pixel."""
+
+    crop: int | None = None
+    """Tiles are cropped to this many pixels: the first view to the middle, the others anywhere. None crops nothing."""
+
+    encoder: str = "rcf"
+    """A name of `imagery.image_encoders.IMAGE_ENCODERS`, or the folder of a transformers vision model."""
+
+    encoder_options: dict[str, Any] = field(default_factory=dict)
+    """Settings of the encoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureRecipe:
+    """Everything that decides the bytes of a feature store."""
+
+    sources: tuple[SourceRecipe, ...]
+    """Read and encoded separately; their features are joined in this order."""
+
+    places: PlacesRecipe = PlacesRecipe()
+
+    views: int = 1
+    """How many times each place is looked at: the first as it is, the others cropped, turned, flipped and blurred."""
+
+    dtype: Literal["float16", "float32"] = "float16"
+    """How features are stored."""
+
+    pca: int = 0
+    """Also keep this many principal components of the features (not whitened); 0 keeps none."""
+
+    seed: int = 0
+    """Of everything random but the places: filters, views."""
+
+    fit_places: int = 2048
+    """How many training places an encoder that is fitted to its source may look at."""
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ConfigError("features.sources is empty; name at least one source of imagery")
+        for name in ("views", "fit_places"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"features.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.pca < 0:
+            raise ConfigError(f"features.pca is {self.pca}; it must be 0 or more")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values as JSON gives them back."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
+
+    def sha256(self) -> str:
+        """What tells this recipe from another."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def load_recipe(name_or_path: str) -> FeatureRecipe:
+    """The `features` part of a recipe: a TOML file, or the name of a recipe that comes with the package."""
+    path = find_recipe(name_or_path)
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+    if "features" not in values:
+        raise ConfigError(f"{path} has no [features] table")
+    try:
+        return from_plain(FeatureRecipe, values["features"], "features.")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def find_recipe(name_or_path: str) -> Path:
+    """A recipe's file: the path as it is, else by name among those that come with the package."""
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    known = {found.stem: found for folder in RECIPE_FOLDERS if folder.is_dir() for found in folder.glob("*.toml")}
+    if name_or_path in known:
+        return known[name_or_path]
+    raise UnknownNameError(
+        f"there is no recipe {name_or_path!r}, neither as a file nor by name{did_you_mean(name_or_path, sorted(known))}"
+    )
+
+
+def made_with() -> dict[str, str]:
+    """The versions that can change a feature's last bits."""
+    import numpy
+    import torch
+
+    return {"tessearth": __version__, "numpy": numpy.__version__, "torch": torch.__version__}

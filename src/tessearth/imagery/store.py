@@ -1,0 +1,200 @@
+"""The feature store: features of many places as one memory-mapped array, with the places and a manifest beside it.
+
+STORE/
+manifest.json     what made it: recipe, sources, encoders, versions; shapes; checksums of every chunk
+places.parquet    lat, lon, and whether the place is held out for validation
+features.npy      (places, views, width), float16 or float32
+encoders/*        the fitted encoders, where they have weights of their own
+components.npy    (places, views, components), when principal components were asked for
+components.safetensors   their directions, mean and variances
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tessearth.errors import DataError
+from tessearth.files import atomic_write, write_bytes
+from tessearth.imagery.recipe import FeatureRecipe
+from tessearth.settings import from_plain
+
+FORMAT = "tessearth-features"
+FORMAT_VERSION = 1
+MANIFEST, PLACES, FEATURES = "manifest.json", "places.parquet", "features.npy"
+COMPONENTS, DIRECTIONS = "components.npy", "components.safetensors"
+JOURNAL = "journal.jsonl"
+CHUNK_PLACES = 2048
+"""Features are computed, written and checked so many places at a time."""
+VERIFY_AT_ONCE = 2 * 2**30
+"""Stores up to this many bytes are verified whole whenever they are opened; larger ones when asked."""
+
+
+class Places(NamedTuple):
+    """The point table of a store."""
+
+    latlon: npt.NDArray[np.float64]
+    """(N, 2) degrees."""
+    validation: npt.NDArray[np.bool_]
+    """(N,): held out for validation."""
+
+
+class FeatureStore:
+    """A finished store, opened for reading."""
+
+    def __init__(self, path: str | Path, *, verify: bool | None = None) -> None:
+        """Open and check a store; `verify` reads every byte against its checksum, by default when that is quick."""
+        self.path = Path(path)
+        self.manifest = read_manifest(self.path)
+        if not self.manifest["complete"]:
+            raise DataError(f"{self.path} is not finished; run the same `tessearth features` again and it goes on")
+        self.recipe = from_plain(FeatureRecipe, self.manifest["recipe"])
+        self.places = read_places(self.path, self.manifest)
+        self.features = open_array(self.path / FEATURES, feature_shape(self.manifest), self.manifest["dtype"])
+        self.components = self._open_components()
+        if verify or (verify is None and self.features.nbytes <= VERIFY_AT_ONCE):
+            self.verify()
+
+    @property
+    def latlon(self) -> npt.NDArray[np.float64]:
+        """Where the places lie, (N, 2) degrees."""
+        return self.places.latlon
+
+    @property
+    def training(self) -> npt.NDArray[np.int64]:
+        """The rows to train on."""
+        return np.flatnonzero(~self.places.validation)
+
+    @property
+    def validation(self) -> npt.NDArray[np.int64]:
+        """The rows held out."""
+        return np.flatnonzero(self.places.validation)
+
+    def verify(self) -> None:
+        """Compare every chunk with the checksum it was written with."""
+        for number, expected in enumerate(self.manifest["chunks"]):
+            start = number * self.manifest["chunk_places"]
+            if chunk_sha256(self.features[start : start + self.manifest["chunk_places"]]) != expected:
+                stop = min(start + self.manifest["chunk_places"], len(self.latlon))
+                raise DataError(
+                    f"{self.path / FEATURES} is damaged: places {start} to {stop - 1} do not match their checksum; "
+                    f"make the store again"
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """What `tessearth info` shows."""
+        return {
+            "store": str(self.path),
+            "places": len(self.latlon),
+            "training_places": len(self.training),
+            "validation_places": len(self.validation),
+            "views": self.manifest["views"],
+            "width": self.manifest["width"],
+            "dtype": self.manifest["dtype"],
+            "megabytes": self.features.nbytes / 1e6,
+            "components": 0 if self.components is None else self.components.shape[-1],
+            "sources": {str(i): _flat(entry) for i, entry in enumerate(self.manifest["sources"])},
+            "made_with": self.manifest["made_with"],
+            "recipe_sha256": self.manifest["recipe_sha256"],
+        }
+
+    def _open_components(self) -> npt.NDArray[Any] | None:
+        described = self.manifest.get("components")
+        if described is None:
+            return None
+        places, views, _ = feature_shape(self.manifest)
+        shape = (places, views, described["width"])
+        return open_array(self.path / COMPONENTS, shape, self.manifest["dtype"])
+
+
+def is_store(path: str | Path) -> bool:
+    """Whether a folder is a feature store, finished or not."""
+    return (Path(path) / MANIFEST).is_file()
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a store, of this format and version."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} is not a feature store: it has no {MANIFEST}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path / MANIFEST} cannot be read: {error}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path / MANIFEST} does not describe a feature store")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise DataError(
+            f"{path} is of format {manifest.get('format_version')}, this tessearth reads format {FORMAT_VERSION}"
+        )
+    return manifest
+
+
+def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """Replace the manifest in one step."""
+    write_bytes(path / MANIFEST, (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode())
+
+
+def feature_shape(manifest: dict[str, Any]) -> tuple[int, int, int]:
+    """(places, views, width)."""
+    return manifest["places"], manifest["views"], manifest["width"]
+
+
+def write_places(path: Path, places: Places) -> None:
+    """Write the point table."""
+    lat, lon = places.latlon.T
+    table = pa.table({"lat": lat, "lon": lon, "validation": places.validation})
+    with atomic_write(path / PLACES) as file:
+        pq.write_table(table, file)
+
+
+def read_places(path: Path, manifest: dict[str, Any]) -> Places:
+    """Read the point table and check that it is the one the manifest speaks of."""
+    try:
+        table = pq.read_table(path / PLACES, columns=["lat", "lon", "validation"])
+        latlon = np.stack([table["lat"].to_numpy(), table["lon"].to_numpy()], axis=-1)
+        places = Places(latlon, np.asarray(table["validation"].to_numpy(zero_copy_only=False), dtype=np.bool_))
+    except (OSError, pa.ArrowException) as error:
+        first = str(error).splitlines()[0]
+        raise DataError(f"{path / PLACES} cannot be read: {first}") from None
+    if places_sha256(places) != manifest["places_sha256"]:
+        raise DataError(f"{path / PLACES} was changed: it does not match the manifest; make the store again")
+    return places
+
+
+def places_sha256(places: Places) -> str:
+    """What tells one point table from another."""
+    digest = hashlib.sha256(np.ascontiguousarray(places.latlon).data)
+    digest.update(np.ascontiguousarray(places.validation).data)
+    return digest.hexdigest()
+
+
+def chunk_sha256(features: npt.NDArray[Any]) -> str:
+    """The checksum of some consecutive places' features."""
+    return hashlib.sha256(np.ascontiguousarray(features).data).hexdigest()
+
+
+def open_array(path: Path, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    """Map an array into memory and check its shape and type."""
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is damaged or missing: {str(error).splitlines()[0]}") from None
+    if array.shape != shape or array.dtype != np.dtype(dtype):
+        raise DataError(f"{path} is {array.shape} of {array.dtype}, the manifest says {shape} of {dtype}")
+    return array
+
+
+def _flat(entry: dict[str, Any]) -> dict[str, Any]:
+    """A source and its encoder, with lists as text so that they read well on a terminal."""
+    return {
+        part: {
+            key: value if isinstance(value, int | float | str | bool) else json.dumps(value)
+            for key, value in entry[part].items()
+        }
+        for part in ("source", "encoder")
+    }

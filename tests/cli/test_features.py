@@ -1,0 +1,83 @@
+"""`tessearth features` and `tessearth info STORE`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tessearth.imagery.store import FeatureStore
+from tests.cli.conftest import Command
+
+RECIPE = """
+[features.places]
+where = "sphere"
+count = 60
+
+[[features.sources]]
+kind = "global-raster"
+options = {{ path = "{raster}", size = 12, km_per_pixel = 80.0 }}
+encoder_options = {{ num_filters = 4, num_patches = 200 }}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    small = Image.fromarray(rng.integers(0, 256, (9, 18, 3), dtype=np.uint8))
+    small.resize((360, 180), Image.Resampling.BICUBIC).save(tmp_path / "earth.png")
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(raster=tmp_path / "earth.png"))
+    return tmp_path / "recipe.toml"
+
+
+def test_a_store_is_made_described_and_drawn(tessearth: Command, recipe: Path) -> None:
+    store = recipe.parent / "store"
+    made = tessearth("features", recipe, "--out", store)
+    assert made.status == 0
+    assert "60 places x 1 views x" in made.out
+    assert made.err == ""
+    assert len(FeatureStore(store).latlon) == 60
+    sheet = recipe.parent / "sheet.png"
+    described = json.loads(tessearth("info", store, "--json", "--sheet", sheet, "--tiles", 12).out)
+    assert described["places"] == 60
+    assert described["sources"]["0"]["encoder"]["name"] == "rcf"
+    assert Image.open(sheet).width > 500
+    assert "training places" in tessearth("info", store).out
+    again = tessearth("features", recipe, "--out", store)
+    assert again.out == made.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("smok", "--out", "s"), "there is no recipe 'smok', neither as a file nor by name; did you mean 'smoke'?"),
+        (("smoke",), "--out"),
+        (("{recipe}", "--out", "{recipe}"), "cannot make the store"),
+        (("{recipe}", "--out", "s", "--device", "quantum"), "quantum"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tessearth: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    outcome = tessearth("features", *(argument.format(recipe=recipe) for argument in arguments))
+    assert outcome.status == 2
+    assert outcome.err.count("\n") == 1
+    assert words in outcome.err
+
+
+def test_a_store_of_another_recipe_is_one_line_and_stays(tessearth: Command, recipe: Path) -> None:
+    store = recipe.parent / "store"
+    tessearth("features", recipe, "--out", store)
+    recipe.write_text(recipe.read_text().replace("count = 60", "count = 61"))
+    outcome = tessearth("features", recipe, "--out", store)
+    assert outcome.status == 2
+    assert f"{store} is a store of another recipe; choose another --out, or remove it first" in outcome.err
+    assert len(FeatureStore(store).latlon) == 60
+
+
+def test_a_sheet_of_a_model_makes_no_sense(tessearth: Command) -> None:
+    outcome = tessearth("info", "untrained", "--sheet", "x.png")
+    assert outcome.status == 2
+    assert "--sheet draws the tiles of a feature store" in outcome.err
