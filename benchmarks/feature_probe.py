@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/feature_probe.py [--places 20000] [--out benchmarks/results/feature_probe.md]
 
-Places are uniform over land; random 80/20 split, features scaled to [0, 1] on the training part, ridge with alphas 0.1, 1,
-10 as in the protocol. The relief map is drawn from a terrain model, so elevation is reported with and without it.
+Places are uniform over land; random 80/20 split, features scaled to [0, 1] on the training part, ridge with alphas 0.1,
+1, 10 as in the protocol. The relief map is drawn from a terrain model, so elevation is reported with and without it.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main():
     lines = [
         f"# Ridge probe from frozen features ({arguments.encoder}), {arguments.places:,} land places",
         "",
-        f"{date.today()}; `python benchmarks/feature_probe.py --places {arguments.places} --encoder {arguments.encoder}`;",
+        f"{date.today()}; benchmarks/feature_probe.py --places {arguments.places} --encoder {arguments.encoder};",
         "mean and spread (min to max) over split seeds 42 to 44.",
         "",
         "| features | width | Koppen accuracy | elevation R2 |",

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tessearth.coordinates import as_places
 from tessearth.errors import ConfigError
 from tessearth.land import is_inhabited_land
+from tessearth.mixing import mix, mix_seed, to_unit
 
 DRAWS_AT_ONCE = 65_536
 KEYS_PER_DEGREE = 1_000_000
@@ -100,13 +101,5 @@ def _block_keys(latlon: npt.ArrayLike, block_degrees: float) -> npt.NDArray[np.i
 
 
 def _hash_to_unit(keys: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.float64]:
-    """Scatter keys over [0, 1) with the finaliser of the SplitMix64 generator, for the seed and again for the key."""
-    scattered = _mix(keys.astype(np.uint64) ^ _mix(np.array([seed % 2**64], dtype=np.uint64)))
-    return (scattered >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    """Scatter keys over [0, 1), each seed in its own way."""
+    return to_unit(mix(keys.astype(np.uint64) ^ mix_seed(seed)))

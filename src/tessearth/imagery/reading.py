@@ -15,6 +15,7 @@ from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.source import Source
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.store import Places
+from tessearth.imagery.views import augment, centre_crop
 from tessearth.places import sample_land, sample_sphere, split_places
 from tessearth.settings import did_you_mean
 
@@ -84,13 +85,7 @@ def load_or_fit_encoder(
 
 def centre_crop_of(tiles: Tiles, crop: int | None) -> Tiles:
     """Tiles (N, C, H, W) cut to their middle; None leaves them whole."""
-    if crop is None:
-        return tiles
-    height, width = tiles.shape[-2:]
-    if crop > min(height, width):
-        raise ConfigError(f"crop is {crop}, but the source's tiles are {width} x {height} pixels")
-    top, left = (height - crop) // 2, (width - crop) // 2
-    return np.ascontiguousarray(tiles[..., top : top + crop, left : left + crop])
+    return tiles if crop is None else np.ascontiguousarray(centre_crop(torch.from_numpy(tiles), crop).numpy())
 
 
 class PlaceReader:
@@ -112,12 +107,15 @@ class PlaceReader:
 
     def _views(self, tiles: Tiles, recipe: SourceRecipe, rows: range) -> list[Tiles]:
         first = centre_crop_of(tiles, recipe.crop)
-        if self.recipe.views == 1:
-            return [first]
-        from tessearth.imagery.views import augment
-
         others = [
-            augment(torch.from_numpy(tiles), indices=rows, view=view, seed=self.recipe.seed, size=recipe.crop).numpy()
+            augment(
+                torch.from_numpy(tiles),
+                indices=rows,
+                view=view,
+                seed=self.recipe.seed,
+                size=recipe.crop,
+                settings=self.recipe.augmentation,
+            ).numpy()
             for view in range(1, self.recipe.views)
         ]
         return [first, *others]

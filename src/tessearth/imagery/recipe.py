@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tessearth.errors import ConfigError, UnknownNameError
+from tessearth.imagery.views import ViewSettings
 from tessearth.settings import did_you_mean, from_plain
 from tessearth.version import __version__
 
@@ -69,10 +70,13 @@ class FeatureRecipe:
     sources: tuple[SourceRecipe, ...]
     """Read and encoded separately; their features are joined in this order."""
 
-    places: PlacesRecipe = PlacesRecipe()
+    places: PlacesRecipe = field(default_factory=PlacesRecipe)
 
     views: int = 1
     """How many times each place is looked at: the first as it is, the others cropped, turned, flipped and blurred."""
+
+    augmentation: ViewSettings = field(default_factory=ViewSettings)
+    """What may happen to a view after the first."""
 
     dtype: Literal["float16", "float32"] = "float16"
     """How features are stored."""
