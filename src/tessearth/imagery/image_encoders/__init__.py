@@ -1,0 +1,107 @@
+"""Frozen image encoders by name: tiles in, features out. No gradient ever reaches them.
+
+`build_image_encoder("rcf", tiles=...)` draws filters from a source's own tiles; the others bring trained weights.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessearth.errors import ConfigError
+from tessearth.imagery.image_encoders.base import FrozenEncoder, ImageEncoder, tensors_sha256
+from tessearth.imagery.image_encoders.efficientnet import EfficientNetLite0, EfficientNetSettings, load_efficientnet
+from tessearth.imagery.image_encoders.model_folder import FolderEncoder, FolderSettings, load_model_folder
+from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings
+from tessearth.imagery.image_encoders.vit import VisionTransformer, VitSettings, load_vit
+from tessearth.registry import Registry
+from tessearth.settings import from_plain
+
+__all__ = [
+    "IMAGE_ENCODERS",
+    "EfficientNetLite0",
+    "EfficientNetSettings",
+    "FolderEncoder",
+    "FolderSettings",
+    "FrozenEncoder",
+    "ImageEncoder",
+    "ImageEncoderCard",
+    "RandomConvolution",
+    "RcfSettings",
+    "VisionTransformer",
+    "VitSettings",
+    "build_image_encoder",
+    "load_efficientnet",
+    "load_model_folder",
+    "load_vit",
+    "tensors_sha256",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageEncoderCard:
+    """One kind of image encoder."""
+
+    summary: str
+    """One line for a list."""
+
+    build: Callable[..., FrozenEncoder]
+    """Makes one from its settings."""
+
+    draws_from_tiles: bool = False
+    """Whether it must be shown tiles of the source (`tiles=`, `seed=`) first, and saved to be the same again."""
+
+
+def _build_rcf(*, tiles: Tensor | None = None, seed: int = 0, **settings: Any) -> RandomConvolution:
+    if tiles is None:
+        raise ConfigError("the image encoder rcf draws its filters from the source: give it tiles=, shape (N, C, H, W)")
+    return RandomConvolution.fit(torch.as_tensor(tiles), from_plain(RcfSettings, settings), seed)
+
+
+def _build_efficientnet(*, weights: str | Path | None = None, **settings: Any) -> EfficientNetLite0:
+    return load_efficientnet(from_plain(EfficientNetSettings, settings), weights)
+
+
+def _build_vit(*, weights: str | Path | None = None, **settings: Any) -> VisionTransformer:
+    if weights is None:
+        raise ConfigError("the image encoder vit needs weights=PATH: an SSL4EO-S12 checkpoint (.pth or .safetensors)")
+    return load_vit(weights, from_plain(VitSettings, settings))
+
+
+IMAGE_ENCODERS = Registry(
+    "image encoder",
+    {
+        "rcf": ImageEncoderCard(
+            summary="random convolutional features of whitened patches; any bands, no weights",
+            build=_build_rcf,
+            draws_from_tiles=True,
+        ),
+        "efficientnet-lite0": ImageEncoderCard(
+            summary="EfficientNet-Lite0 trained on ImageNet; three bands, 1280 features", build=_build_efficientnet
+        ),
+        "vit": ImageEncoderCard(
+            summary="vision transformer from an SSL4EO-S12 checkpoint (MAE, MoCo v3, DINO); its own bands",
+            build=_build_vit,
+        ),
+    },
+)
+
+
+def build_image_encoder(
+    name_or_path: str | Path, *, device: str | torch.device = "cpu", **settings: Any
+) -> FrozenEncoder:
+    """An image encoder by name, or by path: a folder of a transformers vision model, or a file that rcf saved.
+
+    Beside their settings, rcf takes `tiles` and `seed`, and efficientnet-lite0 and vit take `weights`, a file.
+    """
+    path = Path(name_or_path)
+    if str(name_or_path) in IMAGE_ENCODERS or not path.exists():
+        return IMAGE_ENCODERS[str(name_or_path)].build(**settings).to(device)
+    if path.is_dir():
+        return load_model_folder(path, from_plain(FolderSettings, settings)).to(device)
+    if settings:
+        raise ConfigError(f"{path} carries its own settings; leave out {', '.join(settings)}")
+    return RandomConvolution.load(path).to(device)

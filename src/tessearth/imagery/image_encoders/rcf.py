@@ -1,0 +1,335 @@
+"""Random convolutional features: what a tile looks like, told by how strongly random patches of the source answer.
+
+No network is trained. Small patches are cut at random from the source's own tiles, whitened and kept as filters; a
+tile's features are how much each filter, and its negative, is exceeded over the tile on average.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import safetensors
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tessearth.errors import ConfigError, DataError, WeightsError
+from tessearth.files import write_bytes
+from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain, tensors_sha256
+from tessearth.settings import from_plain
+
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
+
+DTYPES: dict[Precision, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+FARTHEST = 32.0
+"""Pixels count as at most this many standard deviations from their band's mean: a stray fill value cannot drown a
+tile, and every response stays within what float16 can hold."""
+
+TENSOR_CORE_COLUMNS = 8
+"""Half-precision matrix products run at full speed when rows are a multiple of this many numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RcfSettings:
+    """Everything but the source and the seed that decides what the features are."""
+
+    num_filters: int = 384
+    """How many filters each scale has; each gives two features, one per sign."""
+
+    scales: tuple[tuple[int, int], ...] = ((3, 1), (3, 2))
+    """The scales, each (patch side, pooling): tiles are first averaged over squares of `pooling` pixels."""
+
+    threshold: float = 0.5
+    """What a response must exceed to count, in standard deviations of a typical response (b)."""
+
+    whitening: float = 0.01
+    """The whitening's regulariser, as a share of the mean variance: directions below it are not blown up."""
+
+    centring: Literal["population", "patch"] = "population"
+    """What is taken off a patch: the bands' means over the source, or also the patch's own mean.
+
+    The patch's own mean is its brightness, which tells desert from forest: taking it off costs 3 % of the climate
+    classes a linear probe can read."""
+
+    moments: bool = True
+    """Whether each band's mean and deviation, over the tile and over its middle third, stand beside the responses."""
+
+    num_patches: int = 100_000
+    """How many patches the whitening is estimated from; the first of them become the filters."""
+
+    precision: Precision = "auto"
+    """Number format of the convolution; "auto" is float16 on a GPU (sums stay float32) and float32 elsewhere."""
+
+    def __post_init__(self) -> None:
+        if not self.scales or min(min(scale) for scale in self.scales) < 1:
+            raise ConfigError(f"scales are {list(self.scales)}; give at least one (patch, pooling), both at least 1")
+        if not 1 <= self.num_filters <= self.num_patches:
+            raise ConfigError(
+                f"{self.num_filters} filters cannot be drawn from {self.num_patches} patches; "
+                "num_filters must be at least 1 and num_patches at least as many"
+            )
+        if self.threshold < 0 or self.whitening <= 0:
+            raise ConfigError(
+                f"threshold is {self.threshold} and whitening {self.whitening}; "
+                "the first must not be negative, the second must be above 0"
+            )
+
+
+class Whitening(NamedTuple):
+    """What `whiten` finds: filters among whitened patches, and the matrix that whitens."""
+
+    filters: Tensor
+    """Unit vectors among whitened patches, (filters, D)."""
+    matrix: Tensor
+    """The whitening W, (D, D): patch @ W has about unit variance in every direction."""
+
+    def folded(self) -> Tensor:
+        """Filters for unwhitened patches: <f, x W> = <f W^T, x>."""
+        return self.filters @ self.matrix.T
+
+
+class RandomConvolution(FrozenEncoder):
+    """Features of a tile: mean over positions of relu(r - b) and of relu(-r - b), with r = <filter, patch>, per scale.
+
+    Pixels are standardised by their band's mean and deviation over the source (missing pixels count as the mean), and
+    centring and whitening are linear, so one filter bank per scale holds them and each scale is one convolution.
+    Width: 2 * num_filters per scale, and 4 * C moments in front.
+    """
+
+    tiles_at_once = {"cpu": 8, "cuda": 1024}  # noqa: RUF012
+
+    def __init__(self, settings: RcfSettings, seed: int, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.settings, self.seed = settings, seed
+        for name in _tensor_names(settings):
+            self.register_buffer(name, tensors[name].float().contiguous())
+
+    @classmethod
+    def fit(cls, tiles: Tensor, settings: RcfSettings | None = None, seed: int = 0) -> Self:
+        """Draw the filters from a source's tiles (N, C, H, W); the same tiles and seed give the same filters."""
+        settings = settings or RcfSettings()
+        if tiles.ndim != 4 or not len(tiles):
+            raise DataError(
+                f"tiles have shape {tuple(tiles.shape)}, not (number, bands, height, width) of at least one"
+            )
+        _check_size(settings, tiles)
+        mean, deviation = _band_moments(tiles)
+        tensors = {"band_mean": mean, "band_deviation": deviation}
+        generator = torch.Generator().manual_seed(seed)
+        pixels = standardise(tiles.detach().cpu().float(), mean, deviation)
+        for number, (patch, pool) in enumerate(settings.scales):
+            drawn = draw_patches(_pooled(pixels, pool), patch, settings.num_patches, generator)
+            tensors[f"filters_{number}"] = whiten(_centred(drawn, settings), settings).folded()
+        if settings.centring == "patch":
+            # Taking the mean off the filter is the same as taking it off every patch it meets.
+            tensors |= {name: _centred(bank, settings) for name, bank in tensors.items() if name.startswith("filters")}
+        return cls(settings, seed, tensors)
+
+    @property
+    def bands(self) -> int:
+        """How many bands a tile must have (C)."""
+        return len(self.get_buffer("band_mean"))
+
+    @property
+    def width(self) -> int:
+        """How many features a tile gets (F)."""
+        moments = 4 * self.bands if self.settings.moments else 0
+        return moments + 2 * self.settings.num_filters * len(self.settings.scales)
+
+    def check_tiles(self, tiles: Tensor) -> Tensor:
+        """The tiles as they came when they have the bands the filters were drawn from and are large enough."""
+        if tiles.shape[1] != self.bands:
+            raise DataError(f"tiles have {tiles.shape[1]} bands, but the filters were drawn from {self.bands}")
+        return _check_size(self.settings, tiles)
+
+    def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
+        """One chunk of tiles (n, C, H, W) to features (n, F)."""
+        pixels = standardise(tiles, self.get_buffer("band_mean"), self.get_buffer("band_deviation"))
+        parts = _moments(pixels) if self.settings.moments else []
+        for number, (patch, pool) in enumerate(self.settings.scales):
+            filters = self.get_buffer(f"filters_{number}")
+            parts += self._excess(convolve(_pooled(pixels, pool), patch, filters, self.dtype, scratch))
+        return torch.cat(parts, dim=1)
+
+    def _excess(self, responses: "Responses") -> list[Tensor]:
+        """The mean excess of each filter and of its negative, (n, filters) each.
+
+        relu(r - b) = max(r, b) - b, and relu(-r - b) = max(r, -b) - r, whose last term is linear and known: two passes
+        over the responses, both in place.
+        """
+        threshold, response = self.settings.threshold, responses.everywhere
+        below = response.clamp_min_(-threshold).mean(dim=1, dtype=torch.float32) - responses.mean
+        above = response.clamp_min_(threshold).mean(dim=1, dtype=torch.float32) - threshold
+        return [above, below]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of the convolution on the present device."""
+        automatic: Precision = "float16" if self.device.type == "cuda" else "float32"
+        return DTYPES[automatic if self.settings.precision == "auto" else self.settings.precision]
+
+    def describe(self) -> dict[str, Any]:
+        """What made these features, ready for JSON."""
+        return {
+            "name": "rcf",
+            "bands": self.bands,
+            "width": self.width,
+            "seed": self.seed,
+            "settings": plain(self.settings),
+            "sha256": tensors_sha256(self.state_dict()),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write filters, settings and seed as one safetensors file."""
+        record = json.dumps({"settings": plain(self.settings), "seed": self.seed})
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}
+        write_bytes(path, safetensors.torch.save(tensors, {"rcf": record}))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read an encoder `save` wrote; anything else is a WeightsError."""
+        try:
+            with safetensors.safe_open(str(path), "pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, safetensors.SafetensorError) as error:
+            raise WeightsError(f"{path} cannot be read as a safetensors file: {error}") from error
+        if "rcf" not in metadata:
+            raise WeightsError(f"{path} holds no random convolutional features; write such a file with save()")
+        record = json.loads(metadata["rcf"])
+        settings = from_plain(RcfSettings, record["settings"])
+        _check_tensors(settings, tensors, str(path))
+        return cls(settings, record["seed"], tensors)
+
+
+def draw_patches(pixels: Tensor, patch: int, number: int, generator: torch.Generator) -> Tensor:
+    """Squares cut at random places, (N, C, H, W) to (number, patch * patch * C) in float64."""
+    count, _, height, width = pixels.shape
+    tile = torch.randint(count, (number, 1, 1), generator=generator)
+    offset = torch.arange(patch)
+    row = torch.randint(height - patch + 1, (number, 1, 1), generator=generator) + offset[:, None]
+    column = torch.randint(width - patch + 1, (number, 1, 1), generator=generator) + offset
+    squares = pixels[tile, :, row, column]  # (number, patch, patch, C): the indexed dimensions come first
+    return squares.reshape(number, -1).double()
+
+
+def whiten(patches: Tensor, settings: RcfSettings) -> Whitening:
+    """ZCA of centred patches (P, D): W = V (E + regulariser)^(-1/2) V^T, and the first whitened patches as filters."""
+    variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
+    variance = variance.clamp_min(0)
+    if not variance.sum() > 0:
+        raise DataError(
+            "the tiles do not vary at all, so no filters can be drawn from them; give tiles of other places"
+        )
+    gain = (variance + settings.whitening * variance.mean()).rsqrt()
+    matrix = (directions * gain) @ directions.T
+    whitened = patches @ matrix
+    lively = whitened[whitened.norm(dim=1) > 1e-6][: settings.num_filters]
+    if len(lively) < settings.num_filters:
+        raise DataError(
+            f"only {len(lively)} of {len(patches)} patches differ from the mean, fewer than the {settings.num_filters} "
+            "filters wanted; give more varied tiles or a larger num_patches"
+        )
+    return Whitening(filters=F.normalize(lively, dim=1), matrix=matrix)
+
+
+class Responses(NamedTuple):
+    """How strongly each filter answers."""
+
+    everywhere: Tensor
+    """At every position, (n, positions, filters), in memory that the next chunk uses again."""
+    mean: Tensor
+    """On average over the tile, (n, filters) in float32."""
+
+
+def convolve(pixels: Tensor, patch: int, filters: Tensor, dtype: torch.dtype, scratch: Scratch) -> Responses:
+    """Every filter (filters, patch * patch * C) at every position of tiles (n, C, H, W).
+
+    The patches are laid out as rows and meet all filters in one matrix product. With three bands that is faster than
+    a library convolution, whose kernels expect many channels.
+    """
+    pixels = pixels.to(dtype, memory_format=torch.channels_last)
+    windows = pixels.unfold(2, patch, 1).unfold(3, patch, 1).permute(0, 2, 3, 4, 5, 1)
+    count, height, width, _, _, channels = windows.shape
+    wanted = patch * patch * channels
+    filled = -wanted % TENSOR_CORE_COLUMNS if dtype != torch.float32 else 0
+    rows = scratch.take("rows", (count * height * width, wanted + filled), pixels)
+    rows[:, wanted:] = 0
+    rows[:, :wanted].view(windows.shape).copy_(windows)
+    bank = F.pad(filters, (0, filled)).to(dtype)
+    response = scratch.take("response", (len(rows), len(bank)), pixels)
+    torch.mm(rows, bank.T, out=response)
+    mean = rows.view(count, height * width, -1).mean(dim=1, dtype=torch.float32) @ bank.float().T
+    return Responses(everywhere=response.view(count, height * width, -1), mean=mean)
+
+
+def standardise(tiles: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    """Pixels in deviations from their band's mean; a missing one stands at the mean, an infinite one at the rim."""
+    pixels = (tiles - mean[:, None, None]).div_(deviation[:, None, None])
+    return pixels.nan_to_num_(nan=0.0, posinf=FARTHEST, neginf=-FARTHEST).clamp_(-FARTHEST, FARTHEST)
+
+
+def _band_moments(tiles: Tensor) -> tuple[Tensor, Tensor]:
+    """Each band's mean and deviation over all finite pixels, (C,) and (C,); a constant band gets deviation 1."""
+    pixels = tiles.detach().cpu().double().movedim(1, 0).flatten(1)  # (C, pixels)
+    seen = pixels.isfinite()
+    number = seen.sum(1).clamp_min(1)
+    pixels = pixels.where(seen, 0.0)
+    mean = pixels.sum(1) / number
+    deviation = (((pixels - mean[:, None]).where(seen, 0.0) ** 2).sum(1) / number).sqrt()
+    return mean.float(), deviation.where(deviation > 1e-6 * mean.abs(), 1.0).float()
+
+
+def _pooled(pixels: Tensor, pool: int) -> Tensor:
+    return F.avg_pool2d(pixels, pool) if pool > 1 else pixels
+
+
+def _moments(pixels: Tensor) -> list[Tensor]:
+    """Mean and deviation of every band over the tile and over its middle third: four times (n, C)."""
+    height, width = pixels.shape[-2:]
+    middle = pixels[..., height // 3 : height - height // 3, width // 3 : width - width // 3]
+    moments = []
+    for part in (pixels, middle):
+        mean = part.mean((2, 3), keepdim=True)
+        moments += [mean.flatten(1), (part - mean).square_().mean((2, 3)).sqrt_()]
+    return moments
+
+
+def _centred(rows: Tensor, settings: RcfSettings) -> Tensor:
+    return rows - rows.mean(dim=1, keepdim=True) if settings.centring == "patch" else rows
+
+
+def _tensor_names(settings: RcfSettings) -> list[str]:
+    return ["band_mean", "band_deviation", *(f"filters_{number}" for number in range(len(settings.scales)))]
+
+
+def _check_size(settings: RcfSettings, tiles: Tensor) -> Tensor:
+    height, width = tiles.shape[-2:]
+    for patch, pool in settings.scales:
+        if min(height, width) // pool < patch:
+            raise DataError(
+                f"tiles of {height} x {width} pixels are too small for patches of {patch} after pooling by {pool}; "
+                f"tiles must be at least {patch * pool} pixels, or the scale must go"
+            )
+    return tiles
+
+
+def _check_tensors(settings: RcfSettings, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse a file whose tensors are not the ones its settings call for."""
+    if set(tensors) != set(_tensor_names(settings)):
+        raise WeightsError(f"{where} holds {sorted(tensors)}, not {sorted(_tensor_names(settings))} of its settings")
+    bands = len(tensors["band_mean"])
+    wanted = {"band_mean": (bands,), "band_deviation": (bands,)}
+    for number, (patch, _) in enumerate(settings.scales):
+        wanted[f"filters_{number}"] = (settings.num_filters, patch * patch * bands)  # type: ignore[assignment]
+    for name, shape in wanted.items():
+        if tuple(tensors[name].shape) != shape:
+            raise WeightsError(f"{where}: {name} has shape {tuple(tensors[name].shape)}, not {shape} of its settings")
