@@ -1,0 +1,59 @@
+"""Trained baselines on disk: one safetensors file whose header says which baseline it is and how it was built."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import safetensors
+import safetensors.torch
+
+from tessearth.baselines.base import LocationEncoder
+from tessearth.baselines.cards import build_baseline
+from tessearth.baselines.weight_files import load_state, read_file, rename
+from tessearth.errors import ConfigError, TessearthError, WeightsError
+from tessearth.files import write_bytes
+
+FORMAT = "tessearth-baseline"
+FORMAT_VERSION = "1"
+
+
+def save_baseline(
+    encoder: LocationEncoder, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None
+) -> None:
+    """Write a baseline that `build_baseline` made, with any JSON that should travel with its weights."""
+    if not encoder.name:
+        raise ConfigError("only a baseline made by build_baseline or load_published can be saved: this one has no name")
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "baseline": encoder.name,
+        "settings": json.dumps(dataclasses.asdict(encoder.settings)),  # type: ignore[call-overload]
+        "provenance": json.dumps(dict(provenance or {})),
+    }
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    write_bytes(path, safetensors.torch.save(state, header))
+
+
+def load_baseline(path: str | os.PathLike[str]) -> LocationEncoder:
+    """Rebuild a saved baseline, ready for inference."""
+    tensors = read_file(path)
+    header = _read_header(path)
+    if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
+        raise WeightsError(f"{path} is no baseline of format {FORMAT_VERSION}: save_baseline did not write it")
+    try:
+        encoder = build_baseline(header["baseline"], json.loads(header["settings"]))
+    except (TessearthError, ValueError, KeyError) as error:
+        raise WeightsError(f"{path} has a header that cannot be used: {error}") from None
+    names = {name: name for name in encoder.state_dict()}
+    load_state(encoder, rename(tensors, names, (), str(path)), names, str(path))
+    return encoder
+
+
+def _read_header(path: str | os.PathLike[str]) -> dict[str, str]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except safetensors.SafetensorError:
+        return {}  # a PyTorch file: not ours, and said so by the caller

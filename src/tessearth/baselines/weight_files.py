@@ -1,0 +1,81 @@
+"""Reading weights that others wrote: no code from the file is run, and every tensor is accounted for."""
+
+import os
+import pickle
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from tessearth.errors import WeightsError
+
+
+def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a .safetensors file, or of a PyTorch file that may hold tensors and plain values only."""
+    file = Path(path)
+    if not file.is_file():
+        raise WeightsError(f"there is no weights file {file}")
+    try:
+        content = _load(file)
+    except pickle.UnpicklingError:
+        raise WeightsError(
+            f"{file} is damaged, or holds more than tensors and plain values and could run code when opened, so it was "
+            f"refused; save its tensors as .safetensors"
+        ) from None
+    except Exception as error:  # the readers raise many kinds for a damaged file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"{file} is damaged, cut short or no weights file: {reason}") from None
+    if not isinstance(content, dict):
+        raise WeightsError(f"{file} holds a {type(content).__name__}, not a table of named tensors")
+    return content
+
+
+def _load(file: Path) -> Any:
+    with open(file, "rb") as opened:
+        if opened.read(9)[8:] == b"{":  # safetensors: eight bytes of length, then the header's brace
+            return safetensors.torch.load_file(file)
+        opened.seek(0)
+        # Opened, not by its path: what a file is, its first bytes say, and torch would believe its suffix.
+        return torch.load(opened, map_location="cpu", weights_only=True)
+
+
+def tensors_in(content: Mapping[str, Any], containers: Iterable[str], where: str) -> dict[str, Tensor]:
+    """The named tensors of a file: in the first container it has, or at its top."""
+    found = next((content[key] for key in containers if isinstance(content.get(key), dict)), content)
+    tensors = {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise WeightsError(f"{where} holds no named tensors")
+    return tensors
+
+
+def rename(
+    tensors: Mapping[str, Tensor], names: Mapping[str, str], dropped: tuple[str, ...], where: str
+) -> dict[str, Tensor]:
+    """Tensors under our names, by the table ours -> the file's; missing and surplus ones are refused by name.
+
+    `dropped` are beginnings of names that are known to belong to something else.
+    """
+    theirs = set(names.values())
+    missing = sorted(theirs - tensors.keys())
+    surplus = sorted(name for name in tensors.keys() - theirs if not name.startswith(dropped))
+    for word, wrong in (("missing", missing), ("surplus", surplus)):
+        if wrong:
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise WeightsError(f"{where}: {word} tensor {wrong[0]}{more}")
+    return {ours: tensors[name] for ours, name in names.items()}
+
+
+def load_state(module: nn.Module, state: Mapping[str, Tensor], names: Mapping[str, str], where: str) -> None:
+    """Put tensors into a module once they are of its shapes and finite; `names` are what the file calls them."""
+    wanted = module.state_dict()
+    for name, tensor in state.items():
+        if tensor.shape != wanted[name].shape:
+            given, needed = tuple(tensor.shape), tuple(wanted[name].shape)
+            raise WeightsError(f"{where}: tensor {names.get(name, name)} has shape {given}, its model needs {needed}")
+        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+            raise WeightsError(f"{where}: tensor {names.get(name, name)} holds values that are not finite numbers")
+    module.load_state_dict(dict(state), strict=True)
