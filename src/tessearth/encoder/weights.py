@@ -143,7 +143,8 @@ def _read_official(values: Mapping[str, Any], tensors: dict[str, Tensor], source
 def _read_checkpoint(file: Path) -> Weights:
     """A training checkpoint, through torch's loader that admits tensors and plain values only."""
     try:
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+        with open(file, "rb") as opened:  # by its content: given a path, torch would believe the suffix
+            checkpoint = torch.load(opened, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise WeightsError(
             f"{file} holds objects other than tensors and plain values, and opening it could run code; "

@@ -85,7 +85,7 @@ def build_store(
         manifest = _prepare(recipe, path, workers, places, chunk_places)
         checksums = _fill(recipe, path, manifest, workers, places, readers, progress)
         _finish(recipe, path, manifest, checksums, places)
-    return FeatureStore(path)
+    return FeatureStore(path, verify=False)  # its checksums were taken from these very bytes a moment ago
 
 
 def _open_finished(recipe: FeatureRecipe, path: Path) -> FeatureStore:
@@ -189,12 +189,14 @@ def _fill(
     report = progress or (lambda finished, of: None)
     finished = sum(min(size, total - number * size) for number in done)
     report(finished, total)
-    with _ChunkFile(path, manifest) as file:
+    with _ChunkFile(path, manifest) as file, _Writer(file) as writer:
         for number, tiles in _read_ahead(reader, waiting, size, readers):
             features = _encode(workers, tiles, recipe, number * size)
-            done[number] = file.write(number, features)
+            for written, checksum in writer.put(number, features):
+                done[written] = checksum
             finished += len(features)
             report(finished, total)
+        done.update(writer.drain())
     return [done[number] for number in sorted(done)]
 
 
@@ -289,6 +291,40 @@ class _ChunkFile:
                 os.fsync(journal.fileno())
             self._uncommitted.clear()
         self._committed_at = time.monotonic()
+
+
+class _Writer:
+    """Writes chunks in a thread of its own, so that a GPU need not wait for checksums and the disk."""
+
+    AHEAD = 4
+
+    def __init__(self, file: _ChunkFile) -> None:
+        self._file = file
+        self._pending: deque[tuple[int, Future[str]]] = deque()
+
+    def __enter__(self) -> "_Writer":
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Chunks already handed over are written whatever ends the run."""
+        self._pool.shutdown(wait=True)
+
+    def put(self, number: int, features: npt.NDArray[Any]) -> list[tuple[int, str]]:
+        """Hand over a chunk; the checksums of earlier ones that are written by now, an error if one could not be."""
+        self._pending.append((number, self._pool.submit(self._file.write, number, features)))
+        return self._collect(self.AHEAD)
+
+    def drain(self) -> list[tuple[int, str]]:
+        """Wait for all that was handed over."""
+        return self._collect(0)
+
+    def _collect(self, leave: int) -> list[tuple[int, str]]:
+        ready = []
+        while len(self._pending) > leave:
+            number, future = self._pending.popleft()
+            ready.append((number, future.result()))
+        return ready
 
 
 def _read_journal(path: Path, chunks: int) -> dict[int, str]:

@@ -61,6 +61,10 @@ class FrozenEncoder(nn.Module):
     tiles_at_once: ClassVar[Mapping[str, int]] = {"cpu": 4, "cuda": 256}
     """Chunk size by device type: small enough for a processor's cache, large enough to fill a GPU."""
 
+    def chunk_size(self, tiles: Tensor) -> int:
+        """How many tiles of this shape are encoded together on the present device."""
+        return self.tiles_at_once.get(self.device.type, self.tiles_at_once["cpu"])
+
     @property
     @abstractmethod
     def width(self) -> int:
@@ -94,7 +98,7 @@ class FrozenEncoder(nn.Module):
             raise DataError(f"tiles have shape {tuple(tiles.shape)}, not (number, bands, height, width)")
         self.check_tiles(tiles)
         device = self.device
-        size = self.tiles_at_once.get(device.type, self.tiles_at_once["cpu"])
+        size = self.chunk_size(tiles)
         encoded = torch.empty(len(tiles), self.width, device=device)
         scratch = Scratch()
         for start in range(0, len(tiles), size):

@@ -19,6 +19,7 @@ from torch import Tensor
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.files import write_bytes
 from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain, tensors_sha256
+from tessearth.imagery.image_encoders.rcf_filters import band_moments, draw_patches, pooled, standardise, whiten
 from tessearth.settings import from_plain
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
@@ -29,9 +30,8 @@ DTYPES: dict[Precision, torch.dtype] = {
     "bfloat16": torch.bfloat16,
 }
 
-FARTHEST = 32.0
-"""Pixels count as at most this many standard deviations from their band's mean: a stray fill value cannot drown a
-tile, and every response stays within what float16 can hold."""
+USUAL_PIXELS = 24 * 24
+"""The tile that chunk sizes are told for."""
 
 TENSOR_CORE_COLUMNS = 8
 """Half-precision matrix products run at full speed when rows are a multiple of this many numbers."""
@@ -83,19 +83,6 @@ class RcfSettings:
             )
 
 
-class Whitening(NamedTuple):
-    """What `whiten` finds: filters among whitened patches, and the matrix that whitens."""
-
-    filters: Tensor
-    """Unit vectors among whitened patches, (filters, D)."""
-    matrix: Tensor
-    """The whitening W, (D, D): patch @ W has about unit variance in every direction."""
-
-    def folded(self) -> Tensor:
-        """Filters for unwhitened patches: <f, x W> = <f W^T, x>."""
-        return self.filters @ self.matrix.T
-
-
 class RandomConvolution(FrozenEncoder):
     """Features of a tile: mean over positions of relu(r - b) and of relu(-r - b), with r = <filter, patch>, per scale.
 
@@ -121,16 +108,14 @@ class RandomConvolution(FrozenEncoder):
                 f"tiles have shape {tuple(tiles.shape)}, not (number, bands, height, width) of at least one"
             )
         _check_size(settings, tiles)
-        mean, deviation = _band_moments(tiles)
-        tensors = {"band_mean": mean, "band_deviation": deviation}
+        moments = band_moments(tiles)
+        tensors = {"band_mean": moments.mean, "band_deviation": moments.deviation}
         generator = torch.Generator().manual_seed(seed)
-        pixels = standardise(tiles.detach().cpu().float(), mean, deviation)
-        for number, (patch, pool) in enumerate(settings.scales):
-            drawn = draw_patches(_pooled(pixels, pool), patch, settings.num_patches, generator)
-            tensors[f"filters_{number}"] = whiten(_centred(drawn, settings), settings).folded()
-        if settings.centring == "patch":
-            # Taking the mean off the filter is the same as taking it off every patch it meets.
-            tensors |= {name: _centred(bank, settings) for name, bank in tensors.items() if name.startswith("filters")}
+        for number, scale in enumerate(settings.scales):
+            drawn = _centred(draw_patches(tiles, moments, scale, settings.num_patches, generator), settings)
+            bank = whiten(drawn, settings.num_filters, settings.whitening).folded()
+            # Taking the mean off a filter is the same as taking it off every patch it meets.
+            tensors[f"filters_{number}"] = _centred(bank, settings)
         return cls(settings, seed, tensors)
 
     @property
@@ -150,13 +135,18 @@ class RandomConvolution(FrozenEncoder):
             raise DataError(f"tiles have {tiles.shape[1]} bands, but the filters were drawn from {self.bands}")
         return _check_size(self.settings, tiles)
 
+    def chunk_size(self, tiles: Tensor) -> int:
+        """Fewer tiles when they are larger: what must fit is the number of positions."""
+        height, width = tiles.shape[-2:]
+        return max(1, super().chunk_size(tiles) * USUAL_PIXELS // (height * width))
+
     def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
         """One chunk of tiles (n, C, H, W) to features (n, F)."""
         pixels = standardise(tiles, self.get_buffer("band_mean"), self.get_buffer("band_deviation"))
         parts = _moments(pixels) if self.settings.moments else []
         for number, (patch, pool) in enumerate(self.settings.scales):
             filters = self.get_buffer(f"filters_{number}")
-            parts += self._excess(convolve(_pooled(pixels, pool), patch, filters, self.dtype, scratch))
+            parts += self._excess(convolve(pooled(pixels, pool), patch, filters, self.dtype, scratch))
         return torch.cat(parts, dim=1)
 
     def _excess(self, responses: "Responses") -> list[Tensor]:
@@ -205,40 +195,9 @@ class RandomConvolution(FrozenEncoder):
         if "rcf" not in metadata:
             raise WeightsError(f"{path} holds no random convolutional features; write such a file with save()")
         record = json.loads(metadata["rcf"])
-        settings = from_plain(RcfSettings, record["settings"])
+        settings = from_plain(RcfSettings, record["settings"], "settings.")
         _check_tensors(settings, tensors, str(path))
-        return cls(settings, record["seed"], tensors)
-
-
-def draw_patches(pixels: Tensor, patch: int, number: int, generator: torch.Generator) -> Tensor:
-    """Squares cut at random places, (N, C, H, W) to (number, patch * patch * C) in float64."""
-    count, _, height, width = pixels.shape
-    tile = torch.randint(count, (number, 1, 1), generator=generator)
-    offset = torch.arange(patch)
-    row = torch.randint(height - patch + 1, (number, 1, 1), generator=generator) + offset[:, None]
-    column = torch.randint(width - patch + 1, (number, 1, 1), generator=generator) + offset
-    squares = pixels[tile, :, row, column]  # (number, patch, patch, C): the indexed dimensions come first
-    return squares.reshape(number, -1).double()
-
-
-def whiten(patches: Tensor, settings: RcfSettings) -> Whitening:
-    """ZCA of centred patches (P, D): W = V (E + regulariser)^(-1/2) V^T, and the first whitened patches as filters."""
-    variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
-    variance = variance.clamp_min(0)
-    if not variance.sum() > 0:
-        raise DataError(
-            "the tiles do not vary at all, so no filters can be drawn from them; give tiles of other places"
-        )
-    gain = (variance + settings.whitening * variance.mean()).rsqrt()
-    matrix = (directions * gain) @ directions.T
-    whitened = patches @ matrix
-    lively = whitened[whitened.norm(dim=1) > 1e-6][: settings.num_filters]
-    if len(lively) < settings.num_filters:
-        raise DataError(
-            f"only {len(lively)} of {len(patches)} patches differ from the mean, fewer than the {settings.num_filters} "
-            "filters wanted; give more varied tiles or a larger num_patches"
-        )
-    return Whitening(filters=F.normalize(lively, dim=1), matrix=matrix)
+        return cls(settings, int(record["seed"]), tensors)
 
 
 class Responses(NamedTuple):
@@ -269,27 +228,6 @@ def convolve(pixels: Tensor, patch: int, filters: Tensor, dtype: torch.dtype, sc
     torch.mm(rows, bank.T, out=response)
     mean = rows.view(count, height * width, -1).mean(dim=1, dtype=torch.float32) @ bank.float().T
     return Responses(everywhere=response.view(count, height * width, -1), mean=mean)
-
-
-def standardise(tiles: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Pixels in deviations from their band's mean; a missing one stands at the mean, an infinite one at the rim."""
-    pixels = (tiles - mean[:, None, None]).div_(deviation[:, None, None])
-    return pixels.nan_to_num_(nan=0.0, posinf=FARTHEST, neginf=-FARTHEST).clamp_(-FARTHEST, FARTHEST)
-
-
-def _band_moments(tiles: Tensor) -> tuple[Tensor, Tensor]:
-    """Each band's mean and deviation over all finite pixels, (C,) and (C,); a constant band gets deviation 1."""
-    pixels = tiles.detach().cpu().double().movedim(1, 0).flatten(1)  # (C, pixels)
-    seen = pixels.isfinite()
-    number = seen.sum(1).clamp_min(1)
-    pixels = pixels.where(seen, 0.0)
-    mean = pixels.sum(1) / number
-    deviation = (((pixels - mean[:, None]).where(seen, 0.0) ** 2).sum(1) / number).sqrt()
-    return mean.float(), deviation.where(deviation > 1e-6 * mean.abs(), 1.0).float()
-
-
-def _pooled(pixels: Tensor, pool: int) -> Tensor:
-    return F.avg_pool2d(pixels, pool) if pool > 1 else pixels
 
 
 def _moments(pixels: Tensor) -> list[Tensor]:
