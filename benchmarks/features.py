@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.imagery.image_encoders.base import Scratch
-from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings, convolve, standardise
+from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings, convolve
+from tessearth.imagery.image_encoders.rcf_filters import pooled, standardise
 
 
 def natural_tiles(number: int, bands: int, size: int, seed: int) -> Tensor:
@@ -45,12 +46,11 @@ def best_seconds(works: list[Callable[[], object]], rounds: int, device: torch.d
 
 def convolution_only(encoder: RandomConvolution, tiles: Tensor) -> Callable[[], None]:
     """The convolutions of every chunk and nothing else, over tiles standardised and pooled beforehand."""
-    size = encoder.tiles_at_once.get(tiles.device.type, 4)
     banks = [encoder.get_buffer(f"filters_{number}") for number in range(len(encoder.settings.scales))]
     mean, deviation = encoder.get_buffer("band_mean"), encoder.get_buffer("band_deviation")
     ready = [
-        (F.avg_pool2d(standardise(chunk, mean, deviation), pool), patch, bank)
-        for chunk in tiles.split(size)
+        (pooled(standardise(chunk, mean, deviation), pool), patch, bank)
+        for chunk in tiles.split(encoder.chunk_size(tiles))
         for (patch, pool), bank in zip(encoder.settings.scales, banks, strict=True)
     ]
 

@@ -151,7 +151,11 @@ def test_other_band_counts_are_named_and_one_band_is_grey(tmp_path: Path) -> Non
 
 
 def test_description_is_json(tmp_path: Path) -> None:
-    described = json.loads(json.dumps(load_model_folder(vit_folder(tmp_path / "vit")[0]).describe()))
+    described, wider = (
+        json.loads(json.dumps(load_model_folder(vit_folder(tmp_path / name, intermediate_size=size)[0]).describe()))
+        for name, size in (("vit", 40), ("wide", 48))
+    )
     assert described["architecture"] == "ViTModel"
     assert described["resolution"] == 16
     assert len(described["sha256"]) == 64
+    assert described["sha256"] != wider["sha256"]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders import RandomConvolution, RcfSettings
+from tessearth.imagery.image_encoders.rcf_filters import band_moments, draw_patches, standardise
 
 SMALL = RcfSettings(num_filters=7, scales=((3, 1), (2, 2)), num_patches=400)
 
@@ -238,3 +239,24 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     save_file(dict(tensors), tmp_path / "lack.safetensors", record)
     with pytest.raises(WeightsError, match="filters_0"):
         RandomConvolution.load(tmp_path / "lack.safetensors")
+
+
+def test_large_tiles_are_encoded_fewer_at_a_time_and_small_memory_changes_nothing() -> None:
+    encoder = RandomConvolution.fit(some_tiles(), SMALL, seed=0)
+    assert encoder.chunk_size(torch.zeros(1, 3, 24, 24)) == 8
+    assert encoder.chunk_size(torch.zeros(1, 3, 48, 48)) == 2
+    assert encoder.chunk_size(torch.zeros(1, 3, 256, 256)) == 1
+    large = some_tiles(number=3, size=50)
+    torch.testing.assert_close(encoder.encode(large).double(), slow_features(encoder, large), atol=1e-5, rtol=0)
+
+
+def test_every_tile_is_drawn_from() -> None:
+    """More tiles than are looked at together, one of them unlike the rest: some filter must come from it."""
+    tiles = some_tiles(number=130, size=3)
+    moments = band_moments(tiles)
+    generator = torch.Generator().manual_seed(0)
+    patches = draw_patches(tiles, moments, (3, 1), 4000, generator)
+    every = standardise(tiles, *moments).permute(0, 2, 3, 1).flatten(1).double()
+    distance = torch.cdist(patches, every)
+    assert distance.min(1).values.max() < 1e-6
+    assert len(distance.argmin(1).unique()) == 130

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, WeightsError
-from tessearth.imagery.image_encoders import VitSettings, load_vit
+from tessearth.imagery.image_encoders import VitSettings, load_vit, tensors_sha256
 from tessearth.imagery.image_encoders.checkpoints import LIBRARY_NAMES, library_names
 
 BANDS, PATCH, SIDE, WIDTH, DEPTH, HEADS, HIDDEN = 13, 4, 12, 24, 3, 4, 40
@@ -264,6 +264,13 @@ def test_bands_are_normalised_as_set_and_missing_pixels_stand_at_the_mean(tmp_pa
     holed, filled = tiles.clone(), tiles.clone()
     holed[0, 3, 2], filled[0, 3, 2] = torch.nan, mean[3]
     torch.testing.assert_close(encoder.encode(holed), encoder.encode(filled))
+
+
+def test_the_hash_is_of_the_checkpoints_tensors_whatever_the_library_calls_them(tmp_path: Path) -> None:
+    first = load_vit(write(mae_file(encoder_tensors()), tmp_path), TINY).describe()["sha256"]
+    assert first == tensors_sha256(encoder_tensors())
+    assert first == load_vit(write(dino_file(encoder_tensors()), tmp_path), TINY).describe()["sha256"]
+    assert first != load_vit(write(mae_file(encoder_tensors(seed=1)), tmp_path), TINY).describe()["sha256"]
 
 
 def test_a_tile_has_the_same_bytes_in_any_batch(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Any vision model of the transformers library that lies in a folder: config.json beside model.safetensors."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError, WeightsError
-from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain, tensors_sha256
+from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain
 from tessearth.imagery.image_encoders.vit import normalise_and_resize, per_band
 from tessearth.packages import require
 
@@ -42,7 +43,7 @@ class FolderEncoder(FrozenEncoder):
 
     def __init__(self, model: nn.Module, folder: Path, settings: FolderSettings) -> None:
         super().__init__()
-        self.settings, self.folder_name = settings, folder.name
+        self.settings, self.folder_name, self.sha256 = settings, folder.name, _files_sha256(folder)
         config: Any = model.config
         self.bands = int(getattr(config, "num_channels", 3))
         self.resolution = settings.resolution or _image_size(config)
@@ -87,7 +88,7 @@ class FolderEncoder(FrozenEncoder):
             "deviation": self.get_buffer("deviation").tolist(),
             "width": self.width,
             "settings": plain(self.settings),
-            "sha256": tensors_sha256(self.model.state_dict()),
+            "sha256": self.sha256,
         }
 
     def _pool(self, output: Any) -> Tensor:
@@ -139,6 +140,15 @@ def _check_complete(found: dict[str, Any], settings: FolderSettings, path: Path)
     for names, what in ((missing, "lacks"), (surplus, "holds unknown")):
         if names:
             raise WeightsError(f"{path} {what} tensors, {len(names)} in all: {', '.join(names[:3])}")
+
+
+def _files_sha256(folder: Path) -> str:
+    """One SHA-256 over the folder's configuration and weights files, in the order of their names."""
+    digest = hashlib.sha256()
+    for path in sorted((folder / "config.json", *folder.glob("*.safetensors"))):
+        with open(path, "rb") as file:
+            digest.update(f"{path.name}:{hashlib.file_digest(file, 'sha256').hexdigest()};".encode())
+    return digest.hexdigest()
 
 
 def _image_size(config: Any) -> int:

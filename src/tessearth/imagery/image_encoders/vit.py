@@ -61,9 +61,9 @@ class VisionTransformer(FrozenEncoder):
 
     tiles_at_once = {"cpu": 1, "cuda": 128}  # noqa: RUF012
 
-    def __init__(self, model: nn.Module, shape: VitShape, settings: VitSettings, layout: str) -> None:
+    def __init__(self, model: nn.Module, shape: VitShape, settings: VitSettings, *, layout: str, sha256: str) -> None:
         super().__init__()
-        self.settings, self.shape, self.layout = settings, shape, layout
+        self.settings, self.shape, self.layout, self.sha256 = settings, shape, layout, sha256
         self.pooling = LAYOUTS[layout].pooling if settings.pooling == "auto" else settings.pooling
         self.register_buffer("mean", per_band("mean", settings.mean, shape.bands), persistent=False)
         self.register_buffer("deviation", per_band("deviation", settings.deviation, shape.bands), persistent=False)
@@ -98,7 +98,7 @@ class VisionTransformer(FrozenEncoder):
             "shape": self.shape._asdict(),
             "width": self.width,
             "settings": plain(self.settings),
-            "sha256": tensors_sha256(self.model.state_dict()),
+            "sha256": self.sha256,
         }
 
 
@@ -115,7 +115,8 @@ def load_vit(weights: str | Path, settings: VitSettings | None = None) -> Vision
     renamed = library_names(encoder, own)
     check_shapes(renamed, own, where)
     model.load_state_dict(renamed)
-    return VisionTransformer(model, shape, settings, layout)
+    # Hashed under the checkpoint's names, which do not change with the library's release.
+    return VisionTransformer(model, shape, settings, layout=layout, sha256=tensors_sha256(encoder))
 
 
 def normalise_and_resize(tiles: Tensor, mean: Tensor, deviation: Tensor, size: tuple[int, int]) -> Tensor:

@@ -1,0 +1,36 @@
+"""What an embedding is worth: tasks, splits, probes, references, the geographic prior and retrieval.
+
+A task (`load_task`) gives places and a target; a split (`build_splits`) says which rows are learned from and which
+tested on; a probe (`build_probe`) learns the target from embeddings; a reference (`build_reference`) from coordinates
+alone, so that every table shows what an encoder adds.
+"""
+
+from tessearth.evaluation.metrics import METRICS, PerClass, accuracy, per_class, r2, score
+from tessearth.evaluation.probes import PROBES, Probe, build_probe
+from tessearth.evaluation.references import REFERENCES, Reference, build_reference
+from tessearth.evaluation.splits import SPLITS, Split, block_ids, build_splits, check_no_leak
+from tessearth.evaluation.tasks import TASKS, Task, check_task, load_task
+
+__all__ = [
+    "METRICS",
+    "PROBES",
+    "REFERENCES",
+    "SPLITS",
+    "TASKS",
+    "PerClass",
+    "Probe",
+    "Reference",
+    "Split",
+    "Task",
+    "accuracy",
+    "block_ids",
+    "build_probe",
+    "build_reference",
+    "build_splits",
+    "check_no_leak",
+    "check_task",
+    "load_task",
+    "per_class",
+    "r2",
+    "score",
+]

@@ -1,0 +1,197 @@
+"""The geographic prior of the iNaturalist-2018 protocol: where each species occurs, learned from embeddings of places.
+
+p_c(x) = sigmoid(w_c . e(x) + b_c)            e(x) the unit embedding of a place
+loss   = mean over places and classes of -log(1 - p_c), but of -2048 log p_c for the class that was seen
+P(y | image, place)  proportional to  P(y | image) P(y | place)
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tessearth.errors import ConfigError, DataError
+
+Array = npt.NDArray[Any]
+Codes = npt.NDArray[np.int64]
+
+TOP = (1, 3, 5, 10)
+SCORES_AT_ONCE = 2**24
+"""Class scores held at once: 64 MB of float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorSettings:
+    """How the prior is fitted; the defaults are the protocol's."""
+
+    positive_weight: float = 2048.0
+    """How much the class that was seen weighs against each that was not."""
+    learning_rate: float = 1e-3
+    epochs: int = 50
+    batch_size: int = 2048
+    seed: int = 0
+    """Of the order of the rows; the weights start at zero."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value <= 0 and name != "seed":
+                raise ConfigError(f"{name} is {value}; it must be above 0")
+
+
+class GeoPrior(NamedTuple):
+    """A fitted prior."""
+
+    weight: Tensor
+    """(C, D)."""
+    bias: Tensor
+    """(C,)."""
+
+    @torch.inference_mode()
+    def probabilities(self, embeddings: Array) -> npt.NDArray[np.float32]:
+        """How likely each class is at each place: embeddings (N, D) to (N, C), each between 0 and 1."""
+        unit = _unit(embeddings, self.weight.device)
+        return np.asarray(torch.sigmoid(torch.addmm(self.bias, unit, self.weight.T)).cpu().numpy())
+
+
+class TopAccuracy(NamedTuple):
+    """The share of rows whose class is among the k best, for each k of `TOP`."""
+
+    image: dict[int, float]
+    """By the image scores alone."""
+    combined: dict[int, float]
+    """By image and place."""
+    rows: int
+
+
+def fit_prior(
+    embeddings: Array,
+    classes: Array,
+    num_classes: int,
+    settings: PriorSettings | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    on_epoch: Callable[[int, float], None] | None = None,
+) -> GeoPrior:
+    """Fit the prior to embeddings (N, D) of the places where classes (N,) were seen, by Adam.
+
+    The gradient is written down instead of recorded, so a step holds one array of batch by classes. `on_epoch` is told
+    the number of epochs done and their mean loss.
+    """
+    settings = settings or PriorSettings()
+    where = torch.device(device)
+    code = _check_classes(classes, num_classes, len(embeddings))
+    weight = torch.zeros(num_classes, embeddings.shape[1], device=where)
+    bias = torch.zeros(num_classes, device=where)
+    optimiser = torch.optim.Adam([weight, bias], settings.learning_rate)
+    generator = torch.Generator().manual_seed(settings.seed)
+    for epoch in range(settings.epochs):
+        losses = 0.0
+        for rows in torch.split(torch.randperm(len(code), generator=generator), settings.batch_size):
+            unit = _unit(embeddings[rows.numpy()], where)
+            loss, weight.grad, bias.grad = _loss_and_gradient(
+                unit, code[rows].to(where), weight, bias, settings.positive_weight
+            )
+            optimiser.step()
+            losses += float(loss) * len(rows)
+        if on_epoch is not None:
+            on_epoch(epoch + 1, losses / len(code))
+    return GeoPrior(weight, bias)
+
+
+def prior_loss(logits: Tensor, code: Tensor, positive_weight: float) -> Tensor:
+    """The loss of logits (N, C) for the classes seen (N,): -log(1 - p) everywhere, -weight log p where seen."""
+    seen = logits.gather(1, code[:, None])
+    return (F.softplus(logits).sum() + (positive_weight * F.softplus(-seen) - F.softplus(seen)).sum()) / logits.numel()
+
+
+def combine(image_scores: Array, place_scores: Array) -> Array:
+    """P(y | image, place), rows adding up to 1: the product of both, (N, C)."""
+    product = np.multiply(image_scores, place_scores, dtype=np.float64)
+    total = product.sum(1, keepdims=True)
+    return np.asarray(product / np.where(total > 0, total, 1))
+
+
+def evaluate_prior(
+    prior: GeoPrior, rows: Iterable[tuple[Array | None, Array, Array]], top: tuple[int, ...] = TOP
+) -> TopAccuracy:
+    """How often image scores, alone and with the prior, put the class among the best.
+
+    `rows` are blocks of (embeddings (n, D), image scores (n, C), classes (n,)); blocks may be of any size, so the
+    scores need never be whole in memory. A row of NaN embeddings has no known place and is judged by its image alone.
+    """
+    ranks: list[Codes] = []
+    both: list[Codes] = []
+    for embeddings, scores, classes in rows:
+        _check_scores(scores, prior)
+        code = _check_classes(classes, len(prior.bias), len(scores)).numpy()
+        ranks.append(ranks_of(scores, code))
+        both.append(ranks_of(combine(scores, _place_scores(prior, embeddings, len(scores))), code))
+    if not sum(map(len, ranks)):
+        raise DataError("there are no rows to evaluate the prior on")
+    image, combined = np.concatenate(ranks), np.concatenate(both)
+    return TopAccuracy(_shares(image, top), _shares(combined, top), len(image))
+
+
+def ranks_of(scores: Array, code: Codes) -> Codes:
+    """How many classes come before the true one (0 is the best), ties in the order of their codes: (N, C) -> (N,)."""
+    own = np.take_along_axis(scores, code[:, None], axis=1)
+    earlier = np.arange(scores.shape[1]) < code[:, None]
+    ranks: Codes = (scores > own).sum(1) + ((scores == own) & earlier).sum(1)
+    return ranks
+
+
+def in_blocks(embeddings: Array, scores: Array, classes: Array) -> Iterator[tuple[Array, Array, Array]]:
+    """Whole arrays as the blocks `evaluate_prior` takes."""
+    step = max(1, SCORES_AT_ONCE // scores.shape[1])
+    for start in range(0, len(scores), step):
+        part = slice(start, start + step)
+        yield embeddings[part], scores[part], classes[part]
+
+
+def _loss_and_gradient(
+    unit: Tensor, code: Tensor, weight: Tensor, bias: Tensor, positive_weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The slope of the loss by a logit is p where a class was not seen, -weight (1 - p) where it was, over N C."""
+    logits = torch.addmm(bias, unit, weight.T)
+    loss = prior_loss(logits, code, positive_weight)
+    slope = logits.sigmoid_()
+    seen = slope.gather(1, code[:, None])
+    slope.scatter_(1, code[:, None], positive_weight * (seen - 1)).div_(slope.numel())
+    return loss, slope.T @ unit, slope.sum(0)
+
+
+def _shares(ranks: Codes, top: tuple[int, ...]) -> dict[int, float]:
+    return {k: float((ranks < k).mean()) for k in top}
+
+
+def _place_scores(prior: GeoPrior, embeddings: Array | None, rows: int) -> Array:
+    scores = np.ones((rows, len(prior.bias)), dtype=np.float32)
+    if embeddings is not None:
+        known = np.isfinite(embeddings).all(1)
+        scores[known] = prior.probabilities(embeddings[known])
+    return scores
+
+
+def _unit(embeddings: Array, device: torch.device) -> Tensor:
+    return F.normalize(torch.as_tensor(np.asarray(embeddings), dtype=torch.float32, device=device), dim=-1)
+
+
+def _check_classes(classes: Array, num_classes: int, rows: int) -> Tensor:
+    code = np.asarray(classes)
+    if code.shape != (rows,) or code.dtype.kind not in "iu":
+        raise DataError(f"classes are {code.dtype} of shape {code.shape}; they must be whole numbers ({rows},)")
+    if rows and not 0 <= code.min() <= code.max() < num_classes:
+        raise DataError(f"classes run from {code.min()} to {code.max()}; there are {num_classes}, counted from 0")
+    return torch.from_numpy(code.astype(np.int64))
+
+
+def _check_scores(scores: Array, prior: GeoPrior) -> None:
+    if scores.ndim != 2 or scores.shape[1] != len(prior.bias):
+        raise DataError(f"image scores have shape {scores.shape}; the prior knows {len(prior.bias)} classes")
+    if not (np.isfinite(scores).all() and scores.min(initial=0) >= 0):
+        raise DataError("image scores must be probabilities: finite and not negative (apply softmax to logits first)")

@@ -1,0 +1,245 @@
+"""Probes: small models that learn a target from embeddings, all with one contract.
+
+    probe = build_probe("ridge", "classify")
+    probe.fit(embeddings, codes)
+    probe.predict(others), probe.score(others, their_codes), probe.describe()
+
+Features are (N, D) and finite; a target is codes (whole numbers) or numbers, (N,).
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessearth.errors import ConfigError, DataError
+from tessearth.evaluation import metrics
+from tessearth.evaluation.ridge import (
+    ALPHAS,
+    CLASSIFIER_FOLDS,
+    REGRESSION_FOLDS,
+    RidgeFit,
+    fit_ridge_classifier,
+    fit_ridge_regression,
+)
+from tessearth.labels.table import Kind
+from tessearth.registry import Registry
+
+Array = npt.NDArray[Any]
+
+DISTANCES_AT_ONCE = 2**24
+"""Distances held at once: 64 MB of float32."""
+
+
+class Probe(Protocol):
+    """Features and a target in, predictions out."""
+
+    def fit(self, features: Array, target: Array) -> Self:
+        """Learn the target (N,) from features (N, D)."""
+
+    def predict(self, features: Array) -> Array:
+        """Features (M, D) to codes or numbers (M,)."""
+
+    def score(self, features: Array, target: Array) -> float:
+        """Accuracy for classes, R2 for numbers."""
+
+    def describe(self) -> dict[str, Any]:
+        """The settings, and what fitting chose, ready for JSON."""
+
+
+class _Scored:
+    """What every probe shares: its kind, and the score that kind is judged by."""
+
+    def __init__(self, kind: Kind, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
+        self.kind = kind
+        self.seed = seed
+        self.device = torch.device(device)
+
+    def predict(self, features: Array) -> Array:
+        raise NotImplementedError
+
+    def score(self, features: Array, target: Array) -> float:
+        """Accuracy for classes, R2 for numbers."""
+        return metrics.score(self.kind, np.asarray(target), self.predict(features))
+
+
+class RidgeProbe(_Scored):
+    """The protocol's probe: features to [0, 1], the penalty by cross-validation (`ridge`).
+
+    With few labels the protocol's folds may not exist; `few` then takes as many as there are rows of the largest class,
+    and the middle penalty without any folds when even two are too many. What was used is described.
+    """
+
+    fitted: RidgeFit | None = None
+    folds = 0
+
+    def __init__(self, kind: Kind, *, few: bool = False, seed: int = 0, device: torch.device | str = "cpu") -> None:
+        super().__init__(kind, seed=seed, device=device)
+        self.few = few
+
+    def fit(self, features: Array, target: Array) -> Self:
+        """Learn the target (N,) from features (N, D)."""
+        self.folds = CLASSIFIER_FOLDS if self.kind == "classify" else REGRESSION_FOLDS
+        alphas: tuple[float, ...] = ALPHAS
+        if self.few:
+            self.folds = min(self.folds, _possible_folds(self.kind, np.asarray(target)))
+            if self.folds < 2:
+                self.folds, alphas = 1, ALPHAS[1:2]
+        fit = fit_ridge_classifier if self.kind == "classify" else fit_ridge_regression
+        self.fitted = fit(features, target, alphas=alphas, folds=self.folds, device=self.device)
+        return self
+
+    def predict(self, features: Array) -> Array:
+        """Features (M, D) to codes or numbers (M,)."""
+        fitted: RidgeFit = _fitted(self.fitted)
+        return fitted.predict(features).reshape(len(features))
+
+    def describe(self) -> dict[str, Any]:
+        """The penalty chosen and the score of every penalty in cross-validation."""
+        fitted: RidgeFit = _fitted(self.fitted)
+        return {
+            "probe": "ridge",
+            "folds": self.folds,
+            "alpha": float(fitted.alpha[0]),
+            "fold_scores": None if self.folds == 1 else fitted.fold_scores[:, 0].tolist(),
+        }
+
+
+class NeighbourProbe(_Scored):
+    """The nearest rows by Euclidean distance: their most frequent class (the lowest code of several), or their mean."""
+
+    neighbours = 8
+    rows: tuple[Tensor, Array] | None = None
+
+    def fit(self, features: Array, target: Array) -> Self:
+        """Keep the rows."""
+        if len(features) < self.neighbours:
+            raise DataError(f"{len(features)} rows to learn from are fewer than {self.neighbours} neighbours")
+        self.rows = self._move(features), np.asarray(target)
+        return self
+
+    def predict(self, features: Array) -> Array:
+        """Features (M, D) to codes or numbers (M,)."""
+        known, target = _fitted(self.rows)
+        at_once = max(1, DISTANCES_AT_ONCE // len(known))
+        parts = torch.split(self._move(features), at_once)
+        nearest = [torch.cdist(part, known).topk(self.neighbours, largest=False).indices for part in parts]
+        values = target[torch.cat(nearest).cpu().numpy()]
+        return values.mean(1) if self.kind == "regress" else vote(values, np.ones(values.shape))
+
+    def describe(self) -> dict[str, Any]:
+        """How many neighbours were asked."""
+        return {"probe": "knn", "neighbours": self.neighbours}
+
+    def _move(self, features: Array) -> Tensor:
+        return torch.as_tensor(features, dtype=torch.float32, device=self.device)
+
+
+class MlpProbe(_Scored):
+    """A network of one hidden layer on standardised features, trained by Adam for a fixed number of epochs.
+
+    With few rows there are as many epochs more as make up `fewest_steps`.
+    """
+
+    hidden = 256
+    epochs = 30
+    fewest_steps = 600
+    batch = 512
+    learning_rate = 1e-3
+    weight_decay = 1e-4
+    dropout = 0.1
+    model: nn.Sequential | None = None
+
+    def fit(self, features: Array, target: Array) -> Self:
+        """Learn the target (N,) from features (N, D); the same seed gives the same network."""
+        x = torch.as_tensor(features, dtype=torch.float32, device=self.device)
+        self.middle, self.spread = x.mean(0), x.std(0).clamp_min(1e-6) if len(x) > 1 else torch.ones_like(x[0])
+        y = self._read_target(np.asarray(target))
+        outputs = len(self.classes) if self.kind == "classify" else 1
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(self.seed)
+            layers = (nn.Linear(x.shape[1], self.hidden), nn.ReLU(), nn.Dropout(self.dropout))
+            self.model = nn.Sequential(*layers, nn.Linear(self.hidden, outputs)).to(self.device)
+            self._train(self.model, (x - self.middle) / self.spread, y)
+        return self
+
+    def predict(self, features: Array) -> Array:
+        """Features (M, D) to codes or numbers (M,)."""
+        model = _fitted(self.model)
+        x = torch.as_tensor(features, dtype=torch.float32, device=self.device)
+        with torch.inference_mode():
+            value = model((x - self.middle) / self.spread)
+        if self.kind == "classify":
+            return np.asarray(self.classes[value.argmax(1).cpu().numpy()])
+        return np.asarray(value[:, 0].double().cpu().numpy() * self.target_spread + self.target_middle)
+
+    def describe(self) -> dict[str, Any]:
+        """The network's settings."""
+        names = ("hidden", "epochs", "fewest_steps", "batch", "learning_rate", "weight_decay", "dropout", "seed")
+        return {"probe": "mlp", **{name: getattr(self, name) for name in names}}
+
+    def _read_target(self, target: Array) -> Tensor:
+        """Codes counted from 0, or numbers of mean 0 and deviation 1, on the device."""
+        if self.kind == "classify":
+            self.classes, code = np.unique(target, return_inverse=True)
+            return torch.from_numpy(code).to(self.device)
+        self.target_middle, self.target_spread = float(target.mean()), float(target.std()) or 1.0
+        scaled = (target - self.target_middle) / self.target_spread
+        return torch.as_tensor(scaled, dtype=torch.float32, device=self.device)
+
+    def _train(self, model: nn.Sequential, x: Tensor, y: Tensor) -> None:
+        loss = F.cross_entropy if self.kind == "classify" else _squared_error
+        optimiser = torch.optim.AdamW(model.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        batches = -(-len(x) // self.batch)
+        epochs = max(self.epochs, -(-self.fewest_steps // batches))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * batches)
+        model.train()
+        for _ in range(epochs):
+            for rows in torch.split(torch.randperm(len(x), device=self.device), self.batch):
+                optimiser.zero_grad()
+                torch.autograd.backward(loss(model(x[rows]), y[rows]))
+                optimiser.step()
+                schedule.step()
+        model.eval()
+
+
+PROBES: Registry[Callable[..., Probe]] = Registry(
+    "probe", {"ridge": RidgeProbe, "knn": NeighbourProbe, "mlp": MlpProbe}
+)
+"""Names to probes; each is called with the kind of the task, and with `seed=` and `device=`."""
+
+
+def build_probe(
+    name: str, kind: Kind, *, seed: int = 0, device: torch.device | str = "cpu", few: bool = False
+) -> Probe:
+    """An unfitted probe by name; `few` lets ridge take fewer folds than the protocol when labels are too few."""
+    make = PROBES[name]
+    return make(kind, seed=seed, device=device, **({"few": few} if make is RidgeProbe else {}))
+
+
+def vote(values: Array, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """The class with the most weight in each row of codes (N, k), the lowest code of several, (N,)."""
+    classes, code = np.unique(values, return_inverse=True)
+    code = code.reshape(values.shape)
+    support = np.stack([np.where(code == code[:, [i]], weights, 0).sum(1) for i in range(values.shape[1])], axis=1)
+    best = support >= support.max(1, keepdims=True) * (1 - 1e-12)
+    found: npt.NDArray[np.int64] = classes[np.where(best, code, len(classes)).min(1)]
+    return found
+
+
+def _possible_folds(kind: Kind, target: Array) -> int:
+    return int(np.unique(target, return_counts=True)[1].max()) if kind == "classify" else len(target) // 2
+
+
+def _squared_error(value: Tensor, target: Tensor) -> Tensor:
+    return F.mse_loss(value[:, 0], target)
+
+
+def _fitted(part: Any) -> Any:
+    if part is None:
+        raise ConfigError("the probe has not been fitted yet")
+    return part

@@ -1,0 +1,185 @@
+"""References: what can be had from the coordinates alone, shown in every table beside the encoders.
+
+An encoder that does not beat inverse distance has learned a map of its labels' neighbourhood; one that does not beat
+the untrained network owes its score to the probe.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from tessearth.coordinates import as_places
+from tessearth.errors import ConfigError, DataError
+from tessearth.evaluation import metrics
+from tessearth.evaluation.probes import RidgeProbe, vote
+from tessearth.geometry import latlon_to_xyz
+from tessearth.labels.table import Kind
+from tessearth.packages import require
+from tessearth.registry import Registry
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+COINCIDENT = 1e-9
+"""Radians (6 mm): neighbours nearer than that count as this near."""
+
+
+class Reference(Protocol):
+    """Places and a target in, predictions out."""
+
+    def fit(self, latlon: Floats, target: Array) -> Self:
+        """Learn the target (N,) at places (N, 2)."""
+
+    def predict(self, latlon: Floats) -> Array:
+        """Places (M, 2) to codes or numbers (M,)."""
+
+    def score(self, latlon: Floats, target: Array) -> float:
+        """Accuracy for classes, R2 for numbers."""
+
+    def describe(self) -> dict[str, Any]:
+        """The settings, ready for JSON."""
+
+
+class _Scored:
+    def __init__(self, kind: Kind, *, seed: int = 0) -> None:
+        self.kind = kind
+        self.seed = seed
+
+    def predict(self, latlon: Floats) -> Array:
+        raise NotImplementedError
+
+    def score(self, latlon: Floats, target: Array) -> float:
+        """Accuracy for classes, R2 for numbers."""
+        return metrics.score(self.kind, np.asarray(target), self.predict(latlon))
+
+
+class Majority(_Scored):
+    """The most frequent class, or the mean, everywhere."""
+
+    value: Any = None
+
+    def fit(self, latlon: Floats, target: Array) -> Self:
+        """Learn the one value of the target (N,)."""
+        if self.kind == "classify":
+            classes, counts = np.unique(target, return_counts=True)
+            self.value = classes[counts.argmax()]
+        else:
+            self.value = np.mean(target)
+        return self
+
+    def predict(self, latlon: Floats) -> Array:
+        """The same value for all places (M, 2), (M,)."""
+        return np.full(len(latlon), _fitted(self.value))
+
+    def describe(self) -> dict[str, Any]:
+        """The value itself."""
+        return {"reference": "majority" if self.kind == "classify" else "mean", "value": _fitted(self.value).item()}
+
+
+class InverseDistance(_Scored):
+    """The nearest places by great circle, weighted by 1 / distance: their mean, or the class with the most weight."""
+
+    neighbours = 8
+    tree: Any = None
+
+    def fit(self, latlon: Floats, target: Array) -> Self:
+        """Keep the places (N, 2) in a tree of their unit vectors, whose chords order as great circles do."""
+        if len(latlon) < self.neighbours:
+            raise DataError(f"{len(latlon)} places to learn from are fewer than {self.neighbours} neighbours")
+        spatial = require("scipy.spatial", extra="eval", what="the inverse-distance reference")
+        self.tree, self.target = spatial.cKDTree(_xyz(latlon).numpy()), np.asarray(target)
+        return self
+
+    def predict(self, latlon: Floats) -> Array:
+        """Places (M, 2) to codes or numbers (M,)."""
+        chord, index = _fitted(self.tree).query(_xyz(latlon).numpy(), k=self.neighbours)
+        weights = 1 / np.maximum(2 * np.arcsin(np.minimum(chord / 2, 1)), COINCIDENT)
+        values = self.target[index]
+        return np.average(values, axis=1, weights=weights) if self.kind == "regress" else vote(values, weights)
+
+    def describe(self) -> dict[str, Any]:
+        """How many neighbours were asked, and how they are weighted."""
+        return {"reference": "inverse-distance", "neighbours": self.neighbours, "power": 1}
+
+
+class RandomFeatures(nn.Module):
+    """An untrained network on unit vectors: x -> ReLU(W1 x + b1) -> ReLU(W2 . + b2), drawn once from a seed.
+
+    Weights ~ N(0, 2 / inputs), which keeps the variance; biases ~ N(0, 0.3^2), so that the bends of the first layer
+    are small circles spread over the whole sphere.
+    """
+
+    def __init__(self, width: int = 512, hidden: int = 512, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        for number, (inputs, outputs) in enumerate(((3, hidden), (hidden, width))):
+            weight = torch.randn(inputs, outputs, generator=generator, dtype=torch.float64) * (2 / inputs) ** 0.5
+            bias = torch.randn(outputs, generator=generator, dtype=torch.float64) * 0.3
+            self.register_buffer(f"weight_{number}", weight)
+            self.register_buffer(f"bias_{number}", bias)
+
+    def forward(self, xyz: Tensor) -> Tensor:
+        """Unit vectors (N, 3) to features (N, width)."""
+        for number in range(2):
+            weight, bias = self.get_buffer(f"weight_{number}"), self.get_buffer(f"bias_{number}")
+            xyz = torch.relu(torch.addmm(bias, xyz, weight))
+        return xyz
+
+    @torch.inference_mode()
+    def embed(self, latlon: Floats) -> npt.NDArray[np.float32]:
+        """Places (N, 2) to features (N, width)."""
+        parts = [self(part).float() for part in torch.split(_xyz(latlon), 8192)]
+        return np.asarray(torch.cat(parts).numpy())
+
+
+class RandomNetwork(_Scored):
+    """The protocol's ridge probe on the untrained network's features."""
+
+    probe: RidgeProbe | None = None
+
+    def __init__(self, kind: Kind, *, seed: int = 0, few: bool = False) -> None:
+        super().__init__(kind, seed=seed)
+        self.few = few
+        self.features = RandomFeatures(seed=seed)
+
+    def fit(self, latlon: Floats, target: Array) -> Self:
+        """Learn the target (N,) at places (N, 2)."""
+        self.probe = RidgeProbe(self.kind, few=self.few).fit(self.features.embed(latlon), target)
+        return self
+
+    def predict(self, latlon: Floats) -> Array:
+        """Places (M, 2) to codes or numbers (M,)."""
+        probe: RidgeProbe = _fitted(self.probe)
+        return probe.predict(self.features.embed(latlon))
+
+    def describe(self) -> dict[str, Any]:
+        """The seed, and what the probe chose."""
+        probe: RidgeProbe = _fitted(self.probe)
+        return {"reference": "random-features", "seed": self.seed, **probe.describe()}
+
+
+REFERENCES: Registry[Callable[..., Reference]] = Registry(
+    "reference",
+    {"majority": Majority, "inverse-distance": InverseDistance, "random-features": RandomNetwork},
+)
+"""Names to references; each is called with the kind of the task, and with `seed=`."""
+
+
+def build_reference(name: str, kind: Kind, *, seed: int = 0, few: bool = False) -> Reference:
+    """An unfitted reference by name; `few` lets its ridge probe take fewer folds when labels are too few."""
+    make = REFERENCES[name]
+    return make(kind, seed=seed, **({"few": few} if make is RandomNetwork else {}))
+
+
+def _xyz(latlon: Floats) -> Tensor:
+    return latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(as_places(latlon))))
+
+
+def _fitted(part: Any) -> Any:
+    if part is None:
+        raise ConfigError("the reference has not been fitted yet")
+    return part

@@ -1,0 +1,151 @@
+"""Probes and references: one contract, each against something that is known."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import precision_score, r2_score, recall_score
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+
+from tessearth.errors import ConfigError, DataError, UnknownNameError
+from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, per_class, r2
+from tessearth.evaluation.probes import vote
+from tessearth.evaluation.references import InverseDistance, RandomFeatures
+from tessearth.geometry import EARTH_RADIUS_KM
+from tessearth.labels.table import Kind
+from tessearth.places import sample_sphere
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(900, 16)).astype(np.float32)
+NUMBERS = X[:, 0] + 0.5 * X[:, 1] + 0.1 * RNG.normal(size=900) + 3.0
+CODES = (np.digitize(X[:, 0], (-0.5, 0.5)) * 2 + 1).astype(np.int64)
+TARGETS: dict[Kind, np.ndarray] = {"classify": CODES, "regress": NUMBERS}
+PLACES = sample_sphere(900, 0)
+MAP: dict[Kind, np.ndarray] = {"classify": (PLACES[:, 0] > 20).astype(np.int64) * 4 + 2, "regress": PLACES[:, 0] * 2.0}
+
+
+@pytest.mark.parametrize("kind", ["classify", "regress"])
+@pytest.mark.parametrize("name", PROBES)
+def test_every_probe_learns_what_is_there_and_says_what_it_did(name: str, kind: Kind) -> None:
+    y = TARGETS[kind]
+    probe = build_probe(name, kind).fit(X[:700], y[:700])
+    predicted = probe.predict(X[700:])
+    assert predicted.shape == (200,)
+    assert (predicted.dtype.kind == "i") == (kind == "classify")
+    assert set(predicted) <= set(y) or kind == "regress"
+    assert probe.score(X[700:], y[700:]) > 0.6
+    assert probe.describe()["probe"] == name
+    shuffled = RNG.permutation(y)
+    assert build_probe(name, kind).fit(X[:700], shuffled[:700]).score(X[700:], shuffled[700:]) < 0.5
+
+
+@pytest.mark.parametrize("kind", ["classify", "regress"])
+def test_neighbours_are_scikit_learns(kind: Kind) -> None:
+    theirs = (KNeighborsClassifier if kind == "classify" else KNeighborsRegressor)(8).fit(X[:700], TARGETS[kind][:700])
+    ours = build_probe("knn", kind).fit(X[:700], TARGETS[kind][:700])
+    np.testing.assert_allclose(ours.predict(X[700:]), theirs.predict(X[700:]), rtol=1e-12)
+
+
+def test_the_same_seed_gives_the_same_network() -> None:
+    one, same, other = (
+        build_probe("mlp", "regress", seed=seed).fit(X[:64], NUMBERS[:64]).predict(X) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+def test_the_network_learns_what_ridge_cannot() -> None:
+    y = np.abs(X[:, 0]) - np.abs(X[:, 1])
+    scores = [build_probe(name, "regress").fit(X[:700], y[:700]).score(X[700:], y[700:]) for name in ("mlp", "ridge")]
+    assert scores[0] > 0.3 > scores[1] + 0.2
+
+
+@pytest.mark.parametrize("kind", ["classify", "regress"])
+def test_few_labels_take_fewer_folds(kind: Kind) -> None:
+    few = build_probe("ridge", kind, few=True)
+    assert few.fit(X, TARGETS[kind]).describe()["folds"] == (10 if kind == "classify" else 3)
+    assert few.fit(X[:5], TARGETS[kind][:5]).describe()["folds"] == int(
+        np.bincount(CODES[:5]).max() if kind == "classify" else 2
+    )
+    rows = [0, int(np.flatnonzero(CODES[0] != CODES)[0])]
+    said = few.fit(X[rows], TARGETS[kind][rows]).describe()
+    assert (said["folds"], said["alpha"], said["fold_scores"]) == (1, 1.0, None)
+    with pytest.raises(DataError, match="too few for"):
+        build_probe("ridge", kind).fit(X[:5], TARGETS[kind][:5])
+
+
+@pytest.mark.parametrize("kind", ["classify", "regress"])
+@pytest.mark.parametrize("name", REFERENCES)
+def test_every_reference_keeps_the_contract(name: str, kind: Kind) -> None:
+    y = MAP[kind]
+    reference = build_reference(name, kind).fit(PLACES[:700], y[:700])
+    assert reference.predict(PLACES[700:]).shape == (200,)
+    score = reference.score(PLACES[700:], y[700:])
+    assert (score > 0.9) == (name != "majority")
+    said = reference.describe()
+    assert said["reference"] == ("mean" if (name, kind) == ("majority", "regress") else name)
+
+
+def test_the_mean_scores_nothing_and_the_majority_its_share() -> None:
+    assert build_reference("majority", "regress").fit(PLACES, MAP["regress"]).score(PLACES, MAP["regress"]) == (
+        pytest.approx(0, abs=1e-12)
+    )
+    share = max(np.mean(MAP["classify"] == 2), np.mean(MAP["classify"] == 6))
+    assert build_reference("majority", "classify").fit(PLACES, MAP["classify"]).score(PLACES, MAP["classify"]) == share
+
+
+def test_inverse_distance_is_the_formula_on_great_circles() -> None:
+    reference = InverseDistance("regress").fit(PLACES, MAP["regress"])
+    for lat, lon in ((0.0, 179.99), (89.9, 12.0), (-33.0, -60.0)):
+        a, b, c, d = *np.deg2rad((lat, lon)), *np.deg2rad(PLACES.T)
+        h = np.sin((c - a) / 2) ** 2 + np.cos(a) * np.cos(c) * np.sin((d - b) / 2) ** 2
+        km = 2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(h))
+        near = np.argsort(km)[:8]
+        expected = (MAP["regress"][near] / km[near]).sum() / (1 / km[near]).sum()
+        assert reference.predict(np.array([[lat, lon]]))[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_inverse_distance_repeats_what_it_was_told() -> None:
+    np.testing.assert_allclose(
+        InverseDistance("regress").fit(PLACES, MAP["regress"]).predict(PLACES), MAP["regress"], atol=1e-4
+    )
+    np.testing.assert_array_equal(InverseDistance("classify").fit(PLACES, CODES).predict(PLACES), CODES)
+
+
+def test_votes_are_weighted_and_ties_go_to_the_lowest_code() -> None:
+    values = np.array([[7, 3, 3], [9, 3, 7], [5, 5, 2]])
+    np.testing.assert_array_equal(vote(values, np.array([[5.0, 1, 1], [1, 1, 1], [1, 1, 2.0]])), [7, 3, 2])
+
+
+def test_random_features_depend_on_the_seed_and_the_sphere_alone() -> None:
+    one = RandomFeatures(width=32, seed=1).embed(PLACES)
+    np.testing.assert_array_equal(one, RandomFeatures(width=32, seed=1).embed(PLACES))
+    assert not np.array_equal(one, RandomFeatures(width=32, seed=2).embed(PLACES))
+    west, east = RandomFeatures(seed=1).embed(np.array([(10.0, -180.0), (10.0, 180.0)]))
+    np.testing.assert_allclose(west, east, atol=1e-6)
+
+
+def test_metrics_are_scikit_learns() -> None:
+    target, found = RNG.integers(0, 6, 300), RNG.integers(1, 7, 300)
+    rows = per_class(target, found)
+    assert rows.code.tolist() == list(range(7))
+    np.testing.assert_array_equal(rows.rows, np.bincount(target, minlength=7))
+    recall = recall_score(target, found, labels=rows.code, average=None, zero_division=np.nan)
+    precision = precision_score(target, found, labels=rows.code, average=None, zero_division=np.nan)
+    np.testing.assert_allclose(rows.recall, recall)
+    np.testing.assert_allclose(rows.precision, precision)
+    assert accuracy(target, found) == np.mean(target == found)
+    y, p = RNG.normal(size=(2, 50)) + 1000
+    assert r2(y, p) == pytest.approx(r2_score(y, p), rel=1e-9)
+    assert (r2(np.ones(3), np.ones(3)), r2(np.ones(3), np.zeros(3))) == (1.0, 0.0)
+
+
+def test_misuse_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'ridge'"):
+        build_probe("rigde", "classify")
+    with pytest.raises(ConfigError, match="has not been fitted yet"):
+        build_probe("ridge", "classify").predict(X)
+    with pytest.raises(ConfigError, match="has not been fitted yet"):
+        build_reference("inverse-distance", "classify").predict(PLACES)
+    with pytest.raises(DataError, match="3 rows to learn from are fewer than 8 neighbours"):
+        build_probe("knn", "classify").fit(X[:3], CODES[:3])
+    with pytest.raises(DataError, match="cannot be scored"):
+        accuracy(CODES, CODES[:5])
