@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tessearth.cli import encode, features, info
+from tessearth.cli import encode, features, info, pretrain
 from tessearth.errors import CoordinateWarning, TessearthError
 from tessearth.version import __version__
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("encode", cls=encode.EncodeCommand)(encode.encode)
 app.command("features")(features.features)
+app.command("pretrain")(pretrain.pretrain)
 app.command("info")(info.info)
 
 

@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, JsonOption, ModelOption, warn_if_untrained
-from tessearth.cli.progress import place_progress
+from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _encode_table(
         embedder = load()
         with (
             open_writer(output, kind, points.schema, embedder.dim) as writer,
-            place_progress(Path(points.name).name) as advance,
+            work_progress(Path(points.name).name) as advance,
         ):
             done = 0
             advance(done, points.total_rows)

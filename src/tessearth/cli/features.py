@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tessearth.cli.progress import place_progress
+from tessearth.cli.progress import work_progress
 
 
 def features(
@@ -19,7 +19,7 @@ def features(
     from tessearth.imagery.store_builder import build_store
 
     loaded, chosen = load_recipe(recipe), find_device(device)
-    with place_progress("looking at places") as progress:
+    with work_progress("looking at places") as progress:
         store = build_store(loaded, out, device=chosen, readers=readers, progress=progress)
     shape = f"{len(store.latlon):,} places x {store.manifest['views']} views x {store.manifest['width']:,} features"
     print(f"{out}: {shape}, {store.features.nbytes / 1e6:,.0f} MB; tessearth info {out} describes it")

@@ -2,18 +2,23 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-Advance = Callable[[int, int | None], None]
-"""Called with how many places are done and of how many, None while nobody knows."""
+
+class Advance(Protocol):
+    """Called with how much is done and of how much, None while nobody knows, and a word on the side."""
+
+    def __call__(self, done: int, total: int | None, note: str = "") -> None:
+        """Show where the work stands."""
 
 
 @contextmanager
-def place_progress(label: str) -> Iterator[Advance]:
-    """Show how many places are done; the speed counts from the first call, so that resumed work is not overstated."""
+def work_progress(label: str, unit: str = "places") -> Iterator[Advance]:
+    """Show how far work is; the speed counts from the first call, so that resumed work is not overstated."""
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda done, total, note="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,18 +27,20 @@ def place_progress(label: str) -> Iterator[Advance]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=None, speed="")
+        task = bar.add_task(label, total=None, note="", speed="")
         begun: list[tuple[float, int]] = []
 
-        def advance(done: int, total: int | None) -> None:
+        def advance(done: int, total: int | None, note: str = "") -> None:
             if not begun:
                 begun.append((time.monotonic(), done))
             since, before = begun[0]
             speed = (done - before) / max(time.monotonic() - since, 1e-3)
-            bar.update(task, completed=done, total=total, speed=f"{speed:,.0f} places/s" if done > before else "")
+            shown = f"{speed:,.{0 if speed >= 10 else 1}f} {unit}/s" if done > before else ""
+            bar.update(task, completed=done, total=total, note=note, speed=shown)
 
         yield advance

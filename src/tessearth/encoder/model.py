@@ -80,7 +80,7 @@ class SphericalVoronoiEncoder(nn.Module):
 
     def embed_xyz(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
         """Embed directions on the sphere, (N, 3) -> (N, D); with `top_k`, by that many sites per tessellation."""
-        return self._finish(self.head(self._blend(xyz, self._mixture(self._weights(xyz, top_k)))[0]))
+        return self._finish(self.head(self.blend(xyz, self._weights(xyz, top_k))[0]))
 
     def encode(self, latlon: Tensor, top_k: int | None = None) -> Encoding:
         """Embed places and keep the parts: (N, 2) degrees to an Encoding."""
@@ -89,9 +89,25 @@ class SphericalVoronoiEncoder(nn.Module):
     def encode_xyz(self, xyz: Tensor, top_k: int | None = None) -> Encoding:
         """Embed directions on the sphere and keep the parts: (N, 3) to an Encoding."""
         weights = self._weights(xyz, top_k)
-        blend, attention = self._blend(xyz, self._mixture(weights))
+        blend, attention = self.blend(xyz, weights)
         raw = self.head(blend)
         return Encoding(self._finish(raw), raw, attention, torch.cat(weights, dim=-1))
+
+    def blend(self, xyz: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The head's input and the token attention in it, from site weights (N, K) per tessellation.
+
+        LayerNorm((1 - alpha) (W f + b) + alpha z), (N, D), then the coordinates' own features where there are any.
+        """
+        mixture = self._mixture(weights)
+        blend, attention = self.projection(mixture), None
+        if self.tokens is not None:
+            attention = self.tokens.location_attention(mixture)
+            gate = self.config.token_gate
+            blend = (1 - gate) * blend + gate * self.tokens.attend(attention)
+        blend = self.norm(blend)
+        if self.config.coordinate_octaves:
+            blend = torch.cat((blend, self._coordinate_features(xyz).to(blend.dtype)), dim=-1)
+        return blend, attention
 
     def site_positions(self) -> Tensor:
         """Where all sites lie, (K, 3), tessellations one after another."""
@@ -116,21 +132,9 @@ class SphericalVoronoiEncoder(nn.Module):
         xyz = xyz.to(voronois[0].directions.dtype)
         return [tessellation.weights(xyz, top_k) for tessellation in voronois]
 
-    def _mixture(self, weights: list[Tensor]) -> Tensor:
+    def _mixture(self, weights: Sequence[Tensor]) -> Tensor:
         mixtures = [w @ voronoi.embeddings for w, voronoi in zip(weights, self.voronois(), strict=True)]
         return torch.cat(mixtures, dim=-1).to(self.norm.weight.dtype)
-
-    def _blend(self, xyz: Tensor, mixture: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The head's input, (N, D) and the coordinates' own features, with the token attention that went into it."""
-        blend, attention = self.projection(mixture), None
-        if self.tokens is not None:
-            attention = self.tokens.location_attention(mixture)
-            gate = self.config.token_gate
-            blend = (1 - gate) * blend + gate * self.tokens.attend(attention)
-        blend = self.norm(blend)
-        if self.config.coordinate_octaves:
-            blend = torch.cat((blend, self._coordinate_features(xyz).to(blend.dtype)), dim=-1)
-        return blend, attention
 
     def _coordinate_features(self, xyz: Tensor) -> Tensor:
         """Sines and cosines of pi 2^j (x, y, z) for every octave j, (N, 3) -> (N, 6 octaves)."""

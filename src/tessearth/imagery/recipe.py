@@ -129,7 +129,12 @@ def find_recipe(name_or_path: str) -> Path:
     path = Path(name_or_path)
     if path.is_file():
         return path
-    known = {found.stem: found for folder in RECIPE_FOLDERS if folder.is_dir() for found in folder.glob("*.toml")}
+    known = {
+        found.relative_to(folder).with_suffix("").as_posix(): found
+        for folder in RECIPE_FOLDERS
+        if folder.is_dir()
+        for found in folder.rglob("*.toml")
+    }
     if name_or_path in known:
         return known[name_or_path]
     raise UnknownNameError(

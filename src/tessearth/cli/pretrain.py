@@ -1,0 +1,49 @@
+"""`tessearth pretrain`: train an encoder on a feature store."""
+
+import math
+import sys
+from typing import Annotated
+
+import typer
+
+from tessearth.cli.progress import work_progress
+
+
+def pretrain(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe.")],
+    out: Annotated[str, typer.Option("--out", metavar="RUN", help="The folder to make, or to go on with.")],
+    store: Annotated[
+        str | None, typer.Option(metavar="STORE", help="The feature store [default: the recipe's, made in RUN].")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=VALUE", help="Change one value of the recipe; repeatable.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Such as cpu or cuda:0; a GPU is taken when there is one.")] = None,
+) -> None:
+    """Train an encoder; interrupted at any moment, --resume goes on and gives the same weights.
+
+    tessearth pretrain smoke --out runs/smoke
+
+    tessearth pretrain paper --store stores/mine --set features=none --set training.epochs=30 --out runs/short
+
+    Several GPUs: torchrun --nproc-per-node 2 -m tessearth pretrain paper --out runs/paper
+    """
+    from tessearth.pretraining.loop import pretrain as train
+    from tessearth.pretraining.recipe_files import read_recipe
+
+    loaded = read_recipe(recipe, changes or [])
+    with work_progress("training", "steps") as advance:
+
+        def progress(step: int, steps: int, loss: float) -> None:
+            advance(step, steps, "" if math.isnan(loss) else f"loss {loss:.4g}")
+
+        try:
+            result = train(loaded, out, store=store, resume=resume, device=device, progress=progress)
+        except KeyboardInterrupt as error:
+            print(f"tessearth: {error or 'interrupted'}; go on with the same command and --resume", file=sys.stderr)
+            raise typer.Exit(130) from None
+    loss = result.validation.get("total", math.nan)
+    top = result.validation.get("image_to_place_top10", math.nan)
+    print(f"{out}: {result.steps:,} steps, validation loss {loss:.4g}, image to place among ten {top:.1%}")
+    print(f"{result.weights}: use it with --model {result.weights}")

@@ -1,0 +1,59 @@
+"""What training is judged by on places it has not seen: retrieval, and how the tokens are used."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TOP = (1, 5, 10)
+ROWS_AT_ONCE = 1024
+
+
+class Retrieval(NamedTuple):
+    """The share of queries whose right answer is among the nearest 1, 5, 10."""
+
+    image_to_place: dict[int, float]
+    place_to_image: dict[int, float]
+
+
+class TokenStatistics(NamedTuple):
+    """How places draw on the tokens."""
+
+    entropy: float
+    """Of a place's attention, as a share of the largest possible (ln T), mean over places."""
+    effective_tokens: float
+    """How many tokens a place draws on: T to the power of that entropy."""
+    share_above_uniform: float
+    """The share of tokens whose mean attention over all places is above 1 / T."""
+
+
+@torch.no_grad()
+def retrieval(location: Tensor, image: Tensor) -> Retrieval:
+    """Find each image's place among all places, and each place's image among all images; unit rows, (N, D) each."""
+    return Retrieval(image_to_place=_shares(image, location), place_to_image=_shares(location, image))
+
+
+@torch.no_grad()
+def token_statistics(attention: Tensor) -> TokenStatistics:
+    """Statistics of the places' attention over the tokens, (N, T)."""
+    tokens = attention.shape[-1]
+    nats = float(torch.special.entr(attention).sum(-1).mean())
+    used = float((attention.mean(0) > 1 / tokens).double().mean())
+    return TokenStatistics(nats / math.log(max(tokens, 2)), math.exp(nats), used)
+
+
+def _shares(queries: Tensor, answers: Tensor) -> dict[int, float]:
+    """The share of queries whose own answer is beaten by fewer than 1, 5, 10 others.
+
+    A tie counts as beaten: an encoder that gives every place the same embedding finds nothing.
+    """
+    starts = range(0, len(queries), ROWS_AT_ONCE)
+    ranks = torch.cat([_ranks(queries[first : first + ROWS_AT_ONCE], answers, first) for first in starts])
+    return {k: float((ranks < k).double().mean()) for k in TOP}
+
+
+def _ranks(queries: Tensor, answers: Tensor, first: int) -> Tensor:
+    similarity = queries @ answers.T
+    own = similarity.diagonal(first)[:, None]
+    return (similarity >= own).sum(-1) - 1

@@ -1,0 +1,125 @@
+"""The weighted sum of the terms, each also under its own name."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tessearth.errors import ConfigError
+from tessearth.objective.terms import (
+    Negatives,
+    Reduction,
+    alignment,
+    contrastive,
+    distillation,
+    reconstruction,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveConfig:
+    """How much each term counts. The defaults are the paper's. A term of weight 0 is left out and reported as 0."""
+
+    contrastive: float = 1.0
+    """Telling the right image for a place and the right place for an image."""
+
+    reconstruction: float = 100.0
+    """Tokens span the image features (lambda_recon)."""
+
+    alignment: float = 0.1
+    """A place attends to the tokens its image attends to (lambda_align)."""
+
+    distillation: float = 0.0
+    """The frozen image feature can be read off the embedding by a linear map; ours, 0 in the paper."""
+
+    reduction: Reduction = "mean"
+    """Whether the reconstruction term is divided by the width, as the released code does, or is the squared norm."""
+
+    negatives: Negatives = "gathered"
+    """Whether several processes share their pairs as negatives."""
+
+    distil_from: Literal["raw", "unit"] = "raw"
+    """What the decoder reads: the head's output, or the same at unit length, as users get it."""
+
+    def __post_init__(self) -> None:
+        for name in TERMS:
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"objective.{name} is {getattr(self, name)}; a weight must be 0 or more")
+        if not any(getattr(self, name) > 0 for name in TERMS):
+            raise ConfigError(f"every weight of the objective is 0; set one of {', '.join(TERMS)}")
+
+
+class Sides(NamedTuple):
+    """What the two sides of N pairs say of themselves; a part that its term does not need may be None."""
+
+    location: Tensor
+    """Unit embeddings of the places, (N, D)."""
+    image: Tensor
+    """Unit embeddings of the images, (N, D)."""
+    scale: Tensor
+    """What similarities are multiplied with, ()."""
+    location_attention: Tensor | None = None
+    """(N, T)."""
+    image_attention: Tensor | None = None
+    """(N, T)."""
+    reconstructed: Tensor | None = None
+    """The tokens mixed by the images' attention, (N, D)."""
+    decoded: Tensor | None = None
+    """What the decoder reads off the places' embeddings, (N, F)."""
+    feature: Tensor | None = None
+    """The frozen image features, (N, F)."""
+    variance: Tensor | None = None
+    """Their total variance, ()."""
+
+
+class Terms(NamedTuple):
+    """The weighted sum and its terms before weighting, each ()."""
+
+    total: Tensor
+    contrastive: Tensor
+    reconstruction: Tensor
+    alignment: Tensor
+    distillation: Tensor
+
+
+TERMS = Terms._fields[1:]
+
+
+def total_loss(sides: Sides, weights: ObjectiveConfig) -> Terms:
+    """L = sum of weight x term over the terms whose weight is not 0 and whose parts are there."""
+    found = {name: _COMPUTE[name](sides, weights) for name in TERMS if getattr(weights, name) > 0}
+    known = {name: term for name, term in found.items() if term is not None}
+    zero = torch.zeros_like(sides.scale, requires_grad=False)
+    total = sum((getattr(weights, name) * term for name, term in known.items()), zero)
+    return Terms(total, *(known.get(name, zero) for name in TERMS))
+
+
+def _contrastive(sides: Sides, weights: ObjectiveConfig) -> Tensor:
+    return contrastive(sides.location, sides.image, sides.scale, negatives=weights.negatives)
+
+
+def _reconstruction(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
+    if sides.reconstructed is None:
+        return None
+    return reconstruction(sides.reconstructed, sides.image, reduction=weights.reduction)
+
+
+def _alignment(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
+    if sides.location_attention is None or sides.image_attention is None:
+        return None
+    return alignment(sides.location_attention, sides.image_attention)
+
+
+def _distillation(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
+    if sides.decoded is None or sides.feature is None or sides.variance is None:
+        return None
+    return distillation(sides.decoded, sides.feature, sides.variance)
+
+
+_COMPUTE = {
+    "contrastive": _contrastive,
+    "reconstruction": _reconstruction,
+    "alignment": _alignment,
+    "distillation": _distillation,
+}

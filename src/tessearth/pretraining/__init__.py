@@ -1,0 +1,1 @@
+"""Training an encoder on stored image features: recipe in, run folder out."""
