@@ -1,6 +1,7 @@
 """Writing files so that a reader sees the old content or the new, never a part; and where prepared data is cached."""
 
 import contextlib
+import fcntl
 import os
 import stat
 import tempfile
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tessearth.errors import OutputError
+from tessearth.errors import OutputError, TessearthError
 
 
 @contextlib.contextmanager
@@ -37,6 +38,25 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace a file's content in one step."""
     with atomic_write(path) as file:
         file.write(content)
+
+
+@contextlib.contextmanager
+def locked_folder(path: Path, *, busy: TessearthError) -> Iterator[None]:
+    """Make a folder and hold it for one process; the lock goes with the process, however it ends.
+
+    When another process holds it, `busy` is raised.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = open(path / ".lock", "a")  # noqa: SIM115
+    except OSError as error:
+        raise OutputError(f"cannot make {path}: {(error.strerror or str(error)).lower()}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise busy from None
+        yield
 
 
 def cache_folder(*parts: str) -> Path:

@@ -53,7 +53,7 @@ def test_a_store_is_made_described_and_drawn(tessearth: Command, recipe: Path) -
     [
         (("smok", "--out", "s"), "there is no recipe 'smok', neither as a file nor by name; did you mean 'smoke'?"),
         (("smoke",), "--out"),
-        (("{recipe}", "--out", "{recipe}"), "cannot make the store"),
+        (("{recipe}", "--out", "{recipe}"), "cannot make"),
         (("{recipe}", "--out", "s", "--device", "quantum"), "quantum"),
     ],
 )

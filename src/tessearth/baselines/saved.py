@@ -11,9 +11,10 @@ import safetensors.torch
 
 from tessearth.baselines.base import LocationEncoder
 from tessearth.baselines.cards import build_baseline
-from tessearth.baselines.weight_files import load_state, read_file, rename
+from tessearth.baselines.weight_files import load_state, rename
 from tessearth.errors import ConfigError, TessearthError, WeightsError
 from tessearth.files import write_bytes
+from tessearth.weight_files import read_weight_file
 
 FORMAT = "tessearth-baseline"
 FORMAT_VERSION = "1"
@@ -38,7 +39,7 @@ def save_baseline(
 
 def load_baseline(path: str | os.PathLike[str]) -> LocationEncoder:
     """Rebuild a saved baseline, ready for inference."""
-    tensors = read_file(path)
+    tensors = read_weight_file(path)
     header = _read_header(path)
     if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
         raise WeightsError(f"{path} is no baseline of format {FORMAT_VERSION}: save_baseline did not write it")

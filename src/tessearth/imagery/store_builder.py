@@ -6,7 +6,6 @@ the journal; whatever else a kill leaves behind is written again.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -21,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
+from tessearth.files import locked_folder
 from tessearth.imagery.components import write_components
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.reading import PlaceReader, build_places, build_source, load_or_fit_encoder
@@ -74,7 +74,8 @@ def build_store(
     path = Path(path)
     if is_store(path) and read_manifest(path)["complete"]:
         return _open_finished(recipe, path)
-    with _locked(path):
+    busy = DataError(f"another process is making {path}; wait for it, or choose another --out")
+    with locked_folder(path, busy=busy):
         first = recipe.sources[0]
         sources = [build_source(each) for each in recipe.sources]
         places = build_places(recipe.places, sources[0], first.kind)
@@ -85,6 +86,7 @@ def build_store(
         manifest = _prepare(recipe, path, workers, places, chunk_places)
         checksums = _fill(recipe, path, manifest, workers, places, readers, progress)
         _finish(recipe, path, manifest, checksums, places)
+        (path / ".lock").unlink(missing_ok=True)
     return FeatureStore(path, verify=False)  # its checksums were taken from these very bytes a moment ago
 
 
@@ -97,24 +99,6 @@ def _open_finished(recipe: FeatureRecipe, path: Path) -> FeatureStore:
 
 def _other_recipe(path: Path) -> str:
     return f"{path} is a store of another recipe; choose another --out, or remove it first"
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time makes a store; the lock goes with the process, however it ends."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = open(path / ".lock", "a")  # noqa: SIM115
-    except OSError as error:
-        raise OutputError(f"cannot make the store {path}: {(error.strerror or str(error)).lower()}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataError(f"another process is making {path}; wait for it, or choose another --out") from None
-        yield
-        with contextlib.suppress(OSError):
-            os.unlink(path / ".lock")
 
 
 def _prepare(
@@ -229,10 +213,10 @@ def _encode(
         for worker, views in zip(workers, tiles, strict=True)
     ]
     features = torch.cat(by_source, dim=-1)
-    stored = features.to(getattr(torch, recipe.dtype)).cpu()
-    if not bool(stored.isfinite().all()):
-        _refuse_features(features.cpu(), stored, first)
-    return stored.numpy()
+    stored = features.to(getattr(torch, recipe.dtype))
+    if not bool(stored.isfinite().all()):  # looked at where they are: half precision is slow on a processor
+        _refuse_features(features.cpu(), stored.cpu(), first)
+    return stored.cpu().numpy()
 
 
 def _refuse_features(features: torch.Tensor, stored: torch.Tensor, first: int) -> None:

@@ -13,7 +13,6 @@ features/                 the feature store, when the run made its own
 """
 
 import contextlib
-import fcntl
 import importlib
 import json
 import platform
@@ -32,7 +31,7 @@ from torch import Tensor
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
-from tessearth.files import atomic_write, write_bytes
+from tessearth.files import atomic_write, locked_folder, write_bytes
 from tessearth.pretraining.recipe import Recipe
 from tessearth.pretraining.recipe_files import first_difference, to_toml
 from tessearth.settings import from_plain
@@ -75,17 +74,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time writes a run; the lock goes with the process, however it ends."""
-        try:
-            (self.path / "weights").mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / ".lock", "a")  # noqa: SIM115
-        except OSError as error:
-            raise OutputError(f"cannot make the run {self.path}: {(error.strerror or str(error)).lower()}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise OutputError(f"another process is training {self.path}; choose another --out") from None
+        """One process at a time writes a run."""
+        busy = OutputError(f"another process is training {self.path}; choose another --out")
+        with locked_folder(self.path, busy=busy):
+            (self.path / "weights").mkdir(exist_ok=True)
             yield
 
     def begin(self, recipe: Recipe, *, resume: bool) -> None:

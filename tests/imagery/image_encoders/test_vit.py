@@ -202,7 +202,7 @@ def test_files_that_run_code_or_are_damaged_are_refused(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "sprung",)
 
     torch.save({"model": encoder_tensors(), "extra": Trap()}, tmp_path / "trap.pth")
-    with pytest.raises(WeightsError, match="would run code when read"):
+    with pytest.raises(WeightsError, match="could run code when opened"):
         load_vit(tmp_path / "trap.pth", TINY)
     assert not (tmp_path / "sprung").exists()
     whole = write(mae_file(encoder_tensors()), tmp_path).read_bytes()

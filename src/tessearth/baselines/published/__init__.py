@@ -13,10 +13,11 @@ from tessearth.baselines.base import LocationEncoder
 from tessearth.baselines.cards import CSP, GEOCLIP, SATCLIP, SINR, build_baseline
 from tessearth.baselines.published import csp, geoclip, satclip, sinr
 from tessearth.baselines.published.layout import Described
-from tessearth.baselines.weight_files import load_state, read_file
+from tessearth.baselines.weight_files import load_state
 from tessearth.errors import ConfigError, MissingExtraError, WeightsError
 from tessearth.packages import package_file
 from tessearth.registry import Registry
+from tessearth.weight_files import read_weight_file
 
 TAXABIND = "Sastry et al., TaxaBind: a unified embedding space for ecological applications, WACV 2025"
 
@@ -88,7 +89,7 @@ def load_published(name: str, path: str | os.PathLike[str] | None = None) -> Loc
     card = PUBLISHED[name]
     file = find_file(name) if path is None else Path(path)
     try:
-        described = card.read(read_file(file), str(file))
+        described = card.read(read_weight_file(file), str(file))
     except ConfigError as error:
         raise WeightsError(f"{file}: its tensors describe no model: {error}") from None
     encoder = build_baseline(described.baseline, described.settings)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain, tensors_sha256
-from tessearth.imagery.image_encoders.weight_files import check_names, check_shapes, read_weights
+from tessearth.imagery.image_encoders.weight_files import check_names, check_shapes
 from tessearth.packages import package_file
+from tessearth.weight_files import read_weight_file
 
 WIDTH = 1280
 STEM_CHANNELS = 32
@@ -184,7 +185,7 @@ def load_efficientnet(
     """The network with its ImageNet weights: those of the installed package, or of a file with the same names."""
     path = Path(weights) if weights else _package_weights()
     model = EfficientNetLite0(settings)
-    model.load_state_dict(_own_names(read_weights(path), model.state_dict(), path.name))
+    model.load_state_dict(_own_names(read_weight_file(path), model.state_dict(), path.name))
     return model
 
 

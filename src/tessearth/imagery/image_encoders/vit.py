@@ -22,8 +22,9 @@ from tessearth.imagery.image_encoders.checkpoints import (
     library_names,
     read_shape,
 )
-from tessearth.imagery.image_encoders.weight_files import check_names, check_shapes, read_weights
+from tessearth.imagery.image_encoders.weight_files import check_names, check_shapes
 from tessearth.packages import require
+from tessearth.weight_files import read_weight_file
 
 HEAD_WIDTH = 64
 """Features each attention head sees, unless told otherwise: 16 heads at ViT-L's 1024, 6 at ViT-S's 384."""
@@ -106,7 +107,7 @@ def load_vit(weights: str | Path, settings: VitSettings | None = None) -> Vision
     """A transformer with the weights of an SSL4EO-S12 checkpoint (.pth or .safetensors); strict about every name."""
     settings = settings or VitSettings()
     where = Path(weights).name
-    layout, tensors = find_layout(read_weights(weights), settings.layout, where)
+    layout, tensors = find_layout(read_weight_file(weights), settings.layout, where)
     encoder = image_encoder(tensors, LAYOUTS[layout], where)
     shape = read_shape(encoder, where)
     check_names(encoder, checkpoint_names(shape.depth), (), where)
