@@ -8,6 +8,7 @@ the journal; whatever else a kill leaves behind is written again.
 import contextlib
 import json
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -233,6 +234,7 @@ class _ChunkFile:
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path, self.manifest = path, manifest
         self._uncommitted: list[tuple[int, str]] = []
+        self._bookkeeping = threading.Lock()
         self._committed_at = time.monotonic()
 
     def __enter__(self) -> "_ChunkFile":
@@ -250,7 +252,7 @@ class _ChunkFile:
             self._file.close()
 
     def write(self, number: int, features: npt.NDArray[Any]) -> str:
-        """Put a chunk in its place; the checksum it is known by."""
+        """Put a chunk in its place, from any thread; the checksum it is known by."""
         _, views, width = feature_shape(self.manifest)
         offset = number * self.manifest["chunk_places"] * views * width * features.dtype.itemsize
         content = np.ascontiguousarray(features).data.cast("B")
@@ -259,9 +261,10 @@ class _ChunkFile:
             while content:
                 written = os.pwrite(self._file.fileno(), content, self._start + offset)
                 content, offset = content[written:], offset + written
-        self._uncommitted.append((number, checksum))
-        if time.monotonic() - self._committed_at > COMMIT_SECONDS:
-            self._commit()
+        with self._bookkeeping:
+            self._uncommitted.append((number, checksum))
+            if time.monotonic() - self._committed_at > COMMIT_SECONDS:
+                self._commit()
         return checksum
 
     def _commit(self) -> None:
@@ -278,16 +281,17 @@ class _ChunkFile:
 
 
 class _Writer:
-    """Writes chunks in a thread of its own, so that a GPU need not wait for checksums and the disk."""
+    """Writes chunks in threads of their own, so that a GPU need not wait for checksums and the disk."""
 
-    AHEAD = 4
+    AHEAD = 8
+    THREADS = 3
 
     def __init__(self, file: _ChunkFile) -> None:
         self._file = file
         self._pending: deque[tuple[int, Future[str]]] = deque()
 
     def __enter__(self) -> "_Writer":
-        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._pool = ThreadPoolExecutor(max_workers=self.THREADS)
         return self
 
     def __exit__(self, *_: object) -> None:
