@@ -188,10 +188,10 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
 CHILD = """
 import json, sys
 from pathlib import Path
-from tessearth.imagery import store_builder
+from tessearth.imagery import store_builder, store_files
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.settings import from_plain
-store_builder.COMMIT_SECONDS = 0.0
+store_files.COMMIT_SECONDS = 0.0
 recipe = from_plain(FeatureRecipe, json.loads(sys.argv[1]))
 print("begun", flush=True)
 store_builder.build_store(recipe, sys.argv[2], chunk_places=4)

@@ -5,11 +5,7 @@ how often the run was interrupted. A chunk counts as done when its bytes are on 
 the journal; whatever else a kill leaves behind is written again.
 """
 
-import contextlib
 import json
-import os
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +31,6 @@ from tessearth.imagery.store import (
     JOURNAL,
     FeatureStore,
     Places,
-    chunk_sha256,
     feature_shape,
     is_store,
     places_sha256,
@@ -43,9 +38,7 @@ from tessearth.imagery.store import (
     write_manifest,
     write_places,
 )
-
-COMMIT_SECONDS = 2.0
-"""How much work, at most, a kill can cost besides the chunk at hand."""
+from tessearth.imagery.store_files import ChunkFile, ChunkWriter, allocate_array, read_journal
 
 Progress = Callable[[int, int], None]
 """Called with the number of places done and of all places."""
@@ -128,7 +121,7 @@ def _prepare(
     if (path / FEATURES).exists() and not (path / JOURNAL).exists():
         raise OutputError(f"{path} holds a {FEATURES} but no manifest; choose an empty folder")
     write_places(path, places)
-    _allocate(path / FEATURES, feature_shape(manifest), recipe.dtype)
+    allocate_array(path / FEATURES, feature_shape(manifest), recipe.dtype)
     write_manifest(path, manifest)
     return manifest
 
@@ -142,21 +135,6 @@ def _check_same_making(old: dict[str, Any], new: dict[str, Any], path: Path) -> 
             raise DataError(f"{path} was begun with other {key.replace('_', ' ')}; remove it and begin again")
 
 
-def _allocate(path: Path, shape: tuple[int, int, int], dtype: str) -> None:
-    """An empty array on disk whose room is reserved now, so that a full disk is found before the work is done."""
-    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    try:
-        with open(path, "wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            file.flush()
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            os.posix_fallocate(file.fileno(), file.tell(), size)
-            os.fsync(file.fileno())
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise OutputError(f"cannot reserve room for {path}: {(error.strerror or str(error)).lower()}") from error
-
-
 def _fill(
     recipe: FeatureRecipe,
     path: Path,
@@ -168,13 +146,13 @@ def _fill(
 ) -> list[str]:
     """Compute every chunk that the journal does not have yet; the checksums of all."""
     size, total = manifest["chunk_places"], manifest["places"]
-    done = _read_journal(path, -(-total // size))
+    done = read_journal(path, -(-total // size))
     waiting = [number for number in range(-(-total // size)) if number not in done]
     reader = PlaceReader([worker.source for worker in workers], places.latlon, recipe)
     report = progress or (lambda finished, of: None)
     finished = sum(min(size, total - number * size) for number in done)
     report(finished, total)
-    with _ChunkFile(path, manifest) as file, _Writer(file) as writer:
+    with ChunkFile(path, manifest) as file, ChunkWriter(file) as writer:
         for number, tiles in _read_ahead(reader, waiting, size, readers):
             features = _encode(workers, tiles, recipe, number * size)
             for written, checksum in writer.put(number, features):
@@ -228,124 +206,9 @@ def _refuse_features(features: torch.Tensor, stored: torch.Tensor, first: int) -
     raise DataError(f"the features of place {row} are not finite: its tile holds pixels without data")
 
 
-class _ChunkFile:
-    """The features on disk, and the journal of what of them is safely there."""
-
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
-        self.path, self.manifest = path, manifest
-        self._uncommitted: list[tuple[int, str]] = []
-        self._bookkeeping = threading.Lock()
-        self._committed_at = time.monotonic()
-
-    def __enter__(self) -> "_ChunkFile":
-        self._file = open(self.path / FEATURES, "r+b")
-        np.lib.format.read_magic(self._file)
-        np.lib.format.read_array_header_1_0(self._file)
-        self._start = self._file.tell()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Whatever ends the run, what was computed is kept if the disk lets it."""
-        try:
-            self._commit()
-        finally:
-            self._file.close()
-
-    def write(self, number: int, features: npt.NDArray[Any]) -> str:
-        """Put a chunk in its place, from any thread; the checksum it is known by."""
-        _, views, width = feature_shape(self.manifest)
-        offset = number * self.manifest["chunk_places"] * views * width * features.dtype.itemsize
-        content = np.ascontiguousarray(features).data.cast("B")
-        checksum = chunk_sha256(features)
-        with _named_errors(self.path):
-            while content:
-                written = os.pwrite(self._file.fileno(), content, self._start + offset)
-                content, offset = content[written:], offset + written
-        with self._bookkeeping:
-            self._uncommitted.append((number, checksum))
-            if time.monotonic() - self._committed_at > COMMIT_SECONDS:
-                self._commit()
-        return checksum
-
-    def _commit(self) -> None:
-        """First the bytes reach the disk, then the word that they are there."""
-        if self._uncommitted:
-            with _named_errors(self.path), open(self.path / JOURNAL, "ab") as journal:
-                os.fsync(self._file.fileno())
-                for number, checksum in self._uncommitted:
-                    journal.write(json.dumps({"chunk": number, "sha256": checksum}).encode() + b"\n")
-                journal.flush()
-                os.fsync(journal.fileno())
-            self._uncommitted.clear()
-        self._committed_at = time.monotonic()
-
-
-class _Writer:
-    """Writes chunks in threads of their own, so that a GPU need not wait for checksums and the disk."""
-
-    AHEAD = 8
-    THREADS = 3
-
-    def __init__(self, file: _ChunkFile) -> None:
-        self._file = file
-        self._pending: deque[tuple[int, Future[str]]] = deque()
-
-    def __enter__(self) -> "_Writer":
-        self._pool = ThreadPoolExecutor(max_workers=self.THREADS)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Chunks already handed over are written whatever ends the run."""
-        self._pool.shutdown(wait=True)
-
-    def put(self, number: int, features: npt.NDArray[Any]) -> list[tuple[int, str]]:
-        """Hand over a chunk; the checksums of earlier ones that are written by now, an error if one could not be."""
-        self._pending.append((number, self._pool.submit(self._file.write, number, features)))
-        return self._collect(self.AHEAD)
-
-    def drain(self) -> list[tuple[int, str]]:
-        """Wait for all that was handed over."""
-        return self._collect(0)
-
-    def _collect(self, leave: int) -> list[tuple[int, str]]:
-        ready = []
-        while len(self._pending) > leave:
-            number, future = self._pending.popleft()
-            ready.append((number, future.result()))
-        return ready
-
-
-def _read_journal(path: Path, chunks: int) -> dict[int, str]:
-    """The chunks that are done; a last line cut short by a kill does not count."""
-    done: dict[int, str] = {}
-    try:
-        lines = (path / JOURNAL).read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return done
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            if 0 <= entry["chunk"] < chunks:
-                done[entry["chunk"]] = entry["sha256"]
-        except (ValueError, KeyError, TypeError):
-            continue
-    return done
-
-
 def _finish(recipe: FeatureRecipe, path: Path, manifest: dict[str, Any], checksums: list[str], places: Places) -> None:
     manifest = {**manifest, "chunks": checksums}
     if recipe.pca:
         manifest["components"] = write_components(path, manifest, recipe.pca, np.flatnonzero(~places.validation))
     write_manifest(path, {**manifest, "complete": True})
     (path / JOURNAL).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OutputError(
-            f"cannot write to {path}: {reason}; what was finished is kept, run it again to go on"
-        ) from error
