@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/feature_probe.py [--places 20000] [--out benchmarks/results/feature_probe.md]
 
 Places are uniform over land; random 80/20 split, features scaled to [0, 1] on the training part, ridge with alphas 0.1,
-1, 10 as in the protocol. The relief map is drawn from a terrain model, so elevation is reported with and without it.
+1, 10 chosen by leave-one-out (scikit-learn's default, not the protocol's folds). The relief map is drawn from a terrain
+model, so elevation is reported with and without it.
 """
 
 import argparse

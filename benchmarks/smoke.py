@@ -2,7 +2,7 @@
 
     tessearth pretrain smoke --out RUN && .venv/bin/python benchmarks/smoke.py RUN [--out benchmarks/results/smoke.md]
 
-Ridge protocol on the embedded benchmark; the mean over the random split's seed 42 and the 10 degree draws' means.
+Ridge protocol on the embedded benchmark: the random split of seed 42, and the mean of the first two 10 degree draws.
 """
 
 import argparse
