@@ -23,11 +23,11 @@ from torch import Tensor
 
 from tessearth.evaluation.metrics import score
 from tessearth.evaluation.references import RandomFeatures
-from tessearth.evaluation.retrieval import Database, Retriever
 from tessearth.evaluation.ridge import ALPHAS, fit_ridge_classifier, fit_ridge_regression
 from tessearth.evaluation.splits import build_splits
 from tessearth.evaluation.tasks import load_task
 from tessearth.geometry import latlon_to_xyz
+from tessearth.inference.retrieval import Database, Retriever
 from tessearth.labels import LABELS
 from tessearth.places import sample_sphere
 

@@ -20,9 +20,9 @@ import safetensors.torch
 from tessearth.coordinates import check_latlon
 from tessearth.errors import CoordinateError, DataError
 from tessearth.evaluation.geoprior import SCORES_AT_ONCE, GeoPrior
-from tessearth.evaluation.retrieval import read_npz
-from tessearth.evaluation.task_files import read_labelled
 from tessearth.files import write_bytes
+from tessearth.inference.labelled_tables import read_labelled
+from tessearth.inference.retrieval import read_npz
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]

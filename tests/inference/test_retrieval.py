@@ -9,7 +9,7 @@ import pytest
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.evaluation import retrieval
-from tessearth.evaluation.retrieval import Database, Mode, Retriever, read_database, save_database
+from tessearth.inference.retrieval import Database, Mode, Retriever, read_database, save_database
 
 RNG = np.random.default_rng(0)
 
@@ -78,7 +78,7 @@ def test_a_sharp_query_reads_off_its_own_row() -> None:
 MEMORY = """
 import resource, numpy as np, torch
 torch.set_num_threads(1)
-from tessearth.evaluation.retrieval import Database, Retriever
+from tessearth.inference.retrieval import Database, Retriever
 rng = np.random.default_rng(0)
 latlon = np.stack((rng.uniform(-90, 90, 100_000), rng.uniform(-180, 180, 100_000)), -1)
 random = lambda rows, width: rng.random((rows, width), dtype=np.float32)
