@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.evaluation import retrieval
+from tessearth.inference import retrieval
 from tessearth.inference.retrieval import Database, Mode, Retriever, read_database, save_database
 
 RNG = np.random.default_rng(0)
