@@ -1,5 +1,6 @@
 """Where to look: places drawn over the sphere or its land, and a split of them that keeps one place on one side."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -34,12 +35,22 @@ def sample_sphere(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np
 
 def sample_land(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np.float64]:
     """Draw places evenly over land north of 60 S, (count, 2) in degrees; prefix-stable like `sample_sphere`."""
-    generator = _generator(seed, purpose)
+    return _sample_where(is_inhabited_land, count, _generator(seed, purpose))
+
+
+def sample_elsewhere(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np.float64]:
+    """Draw places evenly over what `sample_land` leaves out, seas and Antarctica; (count, 2), prefix-stable too."""
+    return _sample_where(lambda places: ~is_inhabited_land(places), count, _generator(seed, f"{purpose}elsewhere"))
+
+
+def _sample_where(
+    wanted: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.bool_]], count: int, generator: np.random.Generator
+) -> npt.NDArray[np.float64]:
     found: list[npt.NDArray[np.float64]] = []
     missing = _check_count(count)
     while missing > 0:
         draw = _draw(generator, DRAWS_AT_ONCE)
-        found.append(draw[is_inhabited_land(draw)][:missing])
+        found.append(draw[wanted(draw)][:missing])
         missing -= len(found[-1])
     return np.concatenate(found) if found else np.empty((0, 2))
 

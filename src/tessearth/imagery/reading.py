@@ -16,7 +16,7 @@ from tessearth.imagery.source import Source
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.store import Places
 from tessearth.imagery.views import augment, centre_crop
-from tessearth.places import sample_land, sample_sphere, split_places
+from tessearth.places import sample_elsewhere, sample_land, sample_sphere, split_places
 from tessearth.settings import did_you_mean
 
 Tiles = npt.NDArray[np.float32]
@@ -40,8 +40,11 @@ def build_places(recipe: PlacesRecipe, source: Source, kind: str) -> Places:
     """The places a recipe asks for and which of them are held out."""
     if recipe.where == "source":
         latlon = _own_places(source, kind, recipe)
+    elif recipe.where == "sphere":
+        latlon = sample_sphere(recipe.count, recipe.seed)
     else:
-        latlon = {"land": sample_land, "sphere": sample_sphere}[recipe.where](recipe.count, recipe.seed)
+        rest = round(recipe.elsewhere * recipe.count)
+        latlon = np.concatenate((sample_land(recipe.count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
     split = split_places(
         latlon, validation=recipe.validation, seed=recipe.seed, block_degrees=recipe.validation_block_degrees
     )

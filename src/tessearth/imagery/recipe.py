@@ -27,6 +27,9 @@ class PlacesRecipe:
     count: int = 100_000
     """How many places are drawn; of a source's own places, at most so many."""
 
+    elsewhere: float = 0.0
+    """For land: the share of places drawn over the rest of the sphere instead, seas and Antarctica."""
+
     seed: int = 0
     """Another seed draws other places."""
 
@@ -41,6 +44,10 @@ class PlacesRecipe:
             raise ConfigError(f"places.count is {self.count}; it must be at least 1")
         if not 0 <= self.validation < 1:
             raise ConfigError(f"places.validation is {self.validation}; it must lie in [0, 1)")
+        if not 0 <= self.elsewhere < 1:
+            raise ConfigError(f"places.elsewhere is {self.elsewhere}; it must lie in [0, 1)")
+        if self.elsewhere and self.where != "land":
+            raise ConfigError(f"places.elsewhere adds to places over land, but places.where is {self.where!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
