@@ -1,6 +1,9 @@
 """Small encoders and property-testing settings that every suite shares."""
 
+from collections.abc import Iterator
+
 import hypothesis
+import pytest
 import torch
 
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
@@ -34,3 +37,10 @@ def tiny_encoder(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: o
             noise = torch.randn(parameter.shape, generator=generator, dtype=dtype)
             parameter.add_(noise * (1.0 if "embeddings" in name else 0.2))
     return encoder.eval()
+
+
+@pytest.fixture(autouse=True)
+def threads_stay_as_they_are() -> Iterator[None]:
+    """Sums depend on how many threads share them, so a test that leaves another number behind breaks later ones."""
+    yield
+    assert torch.get_num_threads() == 1

@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     from tessearth.encoder.config import EncoderConfig
     from tessearth.encoder.model import SphericalVoronoiEncoder
     from tessearth.encoder.weights import save
+    from tessearth.evaluation.runner import evaluate
     from tessearth.inference.embedder import Embedder
     from tessearth.inference.features import LocationFeatures
     from tessearth.models import list_models, load
+    from tessearth.pretraining.loop import pretrain
 
 _HOMES = {
     "Embedder": "tessearth.inference.embedder",
     "EncoderConfig": "tessearth.encoder.config",
     "LocationFeatures": "tessearth.inference.features",
     "SphericalVoronoiEncoder": "tessearth.encoder.model",
+    "evaluate": "tessearth.evaluation.runner",
     "list_models": "tessearth.models",
     "load": "tessearth.models",
+    "pretrain": "tessearth.pretraining.loop",
     "save": "tessearth.encoder.weights",
 }
 
@@ -39,8 +43,10 @@ __all__ = [
     "SphericalVoronoiEncoder",
     "TessearthError",
     "__version__",
+    "evaluate",
     "list_models",
     "load",
+    "pretrain",
     "save",
 ]
 

@@ -48,6 +48,15 @@ def test_random_weights_are_called_random(tessearth: Command) -> None:
     assert len(outcome.out.split()) == 512
 
 
+def test_baselines_are_models_too(tessearth: Command) -> None:
+    outcome = tessearth("encode", "--model", "sphereM+", 48.86, 2.35)
+    assert (outcome.status, outcome.err) == (0, "")
+    np.testing.assert_array_equal(np.array(outcome.out.split(), dtype=np.float32), Embedder("sphereM+")((48.86, 2.35)))
+    outcome = tessearth("encode", "--model", "fourier", 48.86, 2.35, "--json")
+    assert "model 'fourier' has random weights" in outcome.err
+    assert json.loads(outcome.out).keys() == {"lat", "lon", "model", "embedding"}  # no sites, no word on support
+
+
 @pytest.mark.parametrize("suffix", ["npy", "npz", "parquet", "jsonl"])
 def test_a_table_becomes_embeddings(tessearth: Command, model: Path, points: Path, suffix: str) -> None:
     target = points.with_name(f"out.{suffix}")

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tessearth.errors import ConfigError
+from tessearth.imagery.recipe import load_recipe
 from tessearth.imagery.store import FeatureStore
 from tests.cli.conftest import Command
 
@@ -46,6 +48,22 @@ def test_a_store_is_made_described_and_drawn(tessearth: Command, recipe: Path) -
     assert "training places" in tessearth("info", store).out
     again = tessearth("features", recipe, "--out", store)
     assert again.out == made.out
+
+
+def test_a_recipe_that_is_based_on_another_has_its_features(tessearth: Command, recipe: Path) -> None:
+    changed = recipe.parent / "changed.toml"
+    changed.write_text(f'base = "{recipe}"\n[features.places]\ncount = 40\n[training]\nepochs = 3\n')
+    made = tessearth("features", changed, "--out", recipe.parent / "store")
+    assert made.status == 0, made.err
+    assert "40 places x 1 views x" in made.out
+
+
+def test_every_shipped_recipe_that_can_be_trained_alone_has_features() -> None:
+    assert load_recipe("ablations/half-data") == load_recipe("paper")
+    assert load_recipe("baselines/wrap") == load_recipe("blue-marble")
+    assert load_recipe("paper-s2").sources[0].kind == "sentinel2-patches"
+    with pytest.raises(ConfigError, match=r"own-store\.toml has no \[features\] table"):
+        load_recipe("finetune/own-store")
 
 
 @pytest.mark.parametrize(

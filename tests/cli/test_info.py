@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from tessearth.baselines import build_baseline, save_baseline
+from tessearth.inference.named import known_names
 from tessearth.version import __version__
+from tests.baselines import fabricate
 from tests.cli.conftest import Command
 
 OFFICIAL = Path(__file__).parents[1] / "reference" / "official"
@@ -39,6 +43,33 @@ def test_the_untrained_model_says_so(tessearth: Command) -> None:
     described = json.loads(tessearth("info", "untrained", "--json").out)
     assert described["provenance"]["trained"] is False
     assert described["parameters"] == 3_453_057
+
+
+def test_without_a_name_every_name_is_listed(tessearth: Command) -> None:
+    outcome = tessearth("info")
+    assert (outcome.status, outcome.err) == (0, "")
+    listed = json.loads(tessearth("info", "--json").out)
+    assert listed.keys() == {"models", "baselines", "published_weights"}
+    assert [name for part in listed.values() for name in part] == list(known_names())
+    for name in known_names():
+        assert f"\n  {name} " in outcome.out
+
+
+def test_baselines_are_described(tessearth: Command, tmp_path: Path) -> None:
+    described = json.loads(tessearth("info", "sphereM+", "--json").out)
+    assert described["parameters"] == 0
+    assert described["embedding_width"] == build_baseline("sphereM+").output_dim
+    path = tmp_path / "trained.safetensors"
+    settings = {"degrees": 8, "network": {"hidden_dim": 24, "output_dim": 20}}
+    save_baseline(build_baseline("harmonics-siren", settings), path, provenance={"step": 7, "objective": {"a": 1}})
+    described = json.loads(tessearth("info", path, "--json").out)
+    assert described["baseline"] == "harmonics-siren"
+    assert described["settings"]["degrees"] == 8
+    assert described["provenance"]["step"] == 7
+    assert "harmonics-siren" in tessearth("info", path).out
+    torch.save(fabricate.geoclip(), tmp_path / "g.pth")
+    described = json.loads(tessearth("info", f"taxabind={tmp_path / 'g.pth'}", "--json").out)
+    assert described["provenance"]["outputs_compared_with_the_authors"] is False
 
 
 @pytest.mark.parametrize("arguments", [("info", "nothing"), ("bogus",), ("info", "--bogus")])

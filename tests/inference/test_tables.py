@@ -135,7 +135,7 @@ BAD = {
     "missing value": "row 2: column 'lat' is empty",
     "missing column": "no column of a, b reads as lat",
     "two columns of one name": "two columns are named 'lat'",
-    "row too long": "cannot be read: CSV parse error: Expected 2 columns, got 3",
+    "row too long": "Expected 2 columns, got 3",
     "latitude out of range": "row 2 is (91, 200): not (lat, lon) in degrees; latitude lies between -90 and 90",
     "swapped": "row 1 is (139.7, 35.7): not (lat, lon) in degrees; this looks like (lon, lat): swap the two",
     "not a number": "row 1 is (nan, 3)",

@@ -10,7 +10,8 @@ import torch
 from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError
 from tessearth.pretraining.data import BatchOrder, TrainingData
-from tessearth.pretraining.model import PretrainingModel, written_out_logits
+from tessearth.pretraining.location_side import written_out_logits
+from tessearth.pretraining.model import PretrainingModel
 from tessearth.pretraining.optimiser import GROUP_OF, GROUPS, build_optimiser, group_of
 from tessearth.pretraining.recipe import SitesRecipe, TrainingRecipe
 from tessearth.pretraining.schedule import count_steps, learning_rate, warmup_steps

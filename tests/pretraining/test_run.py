@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tessearth import files
 from tessearth.cli import pretrain as cli
 from tessearth.encoder.weights import load_weights, read_weights
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
+from tessearth.imagery.store import FeatureStore
 from tessearth.pretraining.loop import NonFiniteLossError, pretrain
 from tessearth.pretraining.model import PretrainingModel
 from tessearth.pretraining.recipe import Recipe
@@ -230,7 +232,7 @@ def test_damaged_checkpoints_are_refused(finished: Path, store: Path, tmp_path: 
         train(copy, store, resume=True)
 
 
-@pytest.mark.parametrize("culprit", ["contrastive", "distillation", "gradient norm"])
+@pytest.mark.parametrize("culprit", ["contrastive", "reconstruction", "alignment", "distillation", "gradient norm"])
 def test_a_loss_that_is_no_longer_finite_stops_the_run(
     culprit: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +248,12 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(
         if culprit == "gradient norm":
             found.location.register_hook(spoil)
             return found
-        part = {"contrastive": "scale", "distillation": "decoded"}[culprit]
+        part = {
+            "contrastive": "scale",
+            "reconstruction": "reconstructed",
+            "alignment": "location_attention",
+            "distillation": "decoded",
+        }[culprit]
         return found._replace(**{part: getattr(found, part) * torch.inf})
 
     monkeypatch.setattr(PretrainingModel, "sides", sides)
@@ -276,6 +283,41 @@ def test_bad_input_is_one_clear_line(store: Path, tmp_path: Path) -> None:
         train(tmp_path / "f", tmp_path)
 
 
+def test_a_store_of_another_image_encoder_is_refused_by_its_place(store: Path, tmp_path: Path) -> None:
+    features = FeatureStore(store).recipe
+    other = replace(features, sources=(replace(features.sources[0], encoder="vit"),))
+    assert train(tmp_path / "same", store, replace(toy_recipe(steps=1), features=features)).steps == 1
+    with pytest.raises(DataError, match=r'features\.sources\.0\.encoder is "vit", there it is "rcf"'):
+        train(tmp_path / "other", store, replace(toy_recipe(), features=other))
+    assert not (tmp_path / "other" / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize("side", ["training", "validation"])
+def test_features_that_are_not_numbers_are_found_before_the_first_step(side: str, store: Path, tmp_path: Path) -> None:
+    spoiled = int(getattr(FeatureStore(store), side)[3])
+    fabricate_store(tmp_path / "store", spoil=spoiled)
+    with pytest.raises(
+        DataError, match=f"the features of place {spoiled} are not finite numbers; make the store again"
+    ):
+        train(tmp_path / "run", tmp_path / "store")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_tensorboard_sees_what_the_log_says(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(tmp_path / "run", store)
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board.Reload()
+    logged = lines(tmp_path / "run")
+    for path in ("training/total", "training/gradient_norm", "validation/total", "learning_rate/sites"):
+        kind, name = path.split("/")
+        expected = [(line["step"], line[kind][name]) for line in logged if kind in line]  # type: ignore[index]
+        assert [event.step for event in board.Scalars(path)] == [step for step, _ in expected]
+        assert [event.value for event in board.Scalars(path)] == pytest.approx([value for _, value in expected])
+
+
 def test_two_runs_do_not_share_a_folder(store: Path, tmp_path: Path) -> None:
     with (
         RunFolder(tmp_path / "run").locked(),
@@ -287,8 +329,6 @@ def test_two_runs_do_not_share_a_folder(store: Path, tmp_path: Path) -> None:
 def test_a_run_can_start_from_weights(finished: Path, store: Path, tmp_path: Path) -> None:
     start = str(finished / "weights" / "last.safetensors")
     recipe = toy_recipe(steps=2, anneal_temperature=False)
-    from dataclasses import replace
-
     train(tmp_path / "run", store, replace(recipe, start_from=start))
     with np.load(tmp_path / "run" / "trajectories.npz") as found, np.load(finished / "trajectories.npz") as before:
         np.testing.assert_array_equal(found["positions"][0], before["positions"][-1])

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import safetensors
@@ -52,9 +53,20 @@ def load_baseline(path: str | os.PathLike[str]) -> LocationEncoder:
     return encoder
 
 
+def is_saved_baseline(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that `save_baseline` wrote it."""
+    return Path(path).is_file() and _read_header(path).get("format") == FORMAT
+
+
+def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a saved baseline says of its own making."""
+    provenance: dict[str, Any] = json.loads(_read_header(path).get("provenance", "{}"))
+    return provenance
+
+
 def _read_header(path: str | os.PathLike[str]) -> dict[str, str]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             return file.metadata() or {}
-    except safetensors.SafetensorError:
+    except (safetensors.SafetensorError, OSError):
         return {}  # a PyTorch file: not ours, and said so by the caller

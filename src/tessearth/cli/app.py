@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tessearth.cli import encode, features, info, pretrain
+from tessearth.cli import encode, evaluate, features, finetune, info, pretrain, prior, retrieve
 from tessearth.errors import CoordinateWarning, TessearthError
 from tessearth.version import __version__
 
@@ -23,7 +23,13 @@ app = typer.Typer(
 app.command("encode", cls=encode.EncodeCommand)(encode.encode)
 app.command("features")(features.features)
 app.command("pretrain")(pretrain.pretrain)
+app.command("finetune")(finetune.finetune)
+app.command("predict")(finetune.predict)
+app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(evaluate.compare)
 app.command("info")(info.info)
+app.add_typer(retrieve.app, name="retrieve")
+app.add_typer(prior.app, name="prior")
 
 
 def _show_version(wanted: bool) -> None:

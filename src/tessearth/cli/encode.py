@@ -64,7 +64,7 @@ def encode(
     if (table is None) == (lat is None):
         raise ConfigError("give either LAT LON or --input FILE (and not both); see tessearth encode --help")
     if table is None:
-        latlon = _number(lat, "LAT"), _number(lon, "LON")
+        latlon = number(lat, "LAT"), number(lon, "LON")
         _refuse_with_point(output=output, format=output_format, keep=keep, lat=lat_column, lon=lon_column)
         _encode_point(latlon, lambda: _load(model, device, precision), model, as_json)
         warn_if_untrained(model)
@@ -82,7 +82,8 @@ def _load(model: str, device: str | None, precision: str) -> "Embedder":
     return Embedder(model, device=device, precision=precision)  # type: ignore[arg-type] # it names the choices itself
 
 
-def _number(text: str | None, name: str) -> float:
+def number(text: str | None, name: str) -> float:
+    """Degrees as they were typed, the sign as the option parser left it."""
     if text is None:
         raise ConfigError(f"{name} is missing: give both LAT and LON in degrees")
     try:
@@ -98,7 +99,7 @@ def _refuse_with_point(**options: str | None) -> None:
 
 
 def _encode_point(latlon: tuple[float, float], load: "Callable[[], Embedder]", model: str, as_json: bool) -> None:
-    """Print one embedding: the numbers on one line, or an object that also says how well the place is covered."""
+    """Print one embedding: the numbers on one line, or an object that also says how well sites cover the place."""
     from tessearth.coordinates import as_latlon
     from tessearth.inference.outputs import short_floats
 
@@ -108,18 +109,11 @@ def _encode_point(latlon: tuple[float, float], load: "Callable[[], Embedder]", m
     if not as_json:
         print(*numbers)
         return
-    support = embedder.support(place)
-    print(
-        json.dumps(
-            {
-                "lat": latlon[0],
-                "lon": latlon[1],
-                "model": model,
-                "embedding": numbers,
-                "support": {"entropy": float(support.entropy), "distance_deg": float(support.distance)},
-            }
-        )
-    )
+    answer = {"lat": latlon[0], "lon": latlon[1], "model": model, "embedding": numbers}
+    if embedder.has_sites:
+        support = embedder.support(place)
+        answer["support"] = {"entropy": float(support.entropy), "distance_deg": float(support.distance)}
+    print(json.dumps(answer))
 
 
 def _encode_table(

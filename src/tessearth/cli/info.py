@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tessearth.cli.options import DEFAULT_MODEL, JsonOption
+from tessearth.cli.options import JsonOption
 from tessearth.errors import ConfigError
 
 MANIFEST = "manifest.json"
@@ -15,20 +15,30 @@ MANIFEST = "manifest.json"
 
 def info(
     what: Annotated[
-        str, typer.Argument(metavar="MODEL|STORE", help="A model's name, path or hub id, or a feature store.")
-    ] = DEFAULT_MODEL,
+        str | None,
+        typer.Argument(metavar="MODEL|STORE", help="A model's name, path or hub id, or a store [default: list]."),
+    ] = None,
     as_json: JsonOption = False,
     sheet: Annotated[str | None, typer.Option(metavar="PNG", help="Draw a contact sheet of a store's tiles.")] = None,
     tiles: Annotated[int, typer.Option(help="How many tiles the sheet shows.")] = 48,
 ) -> None:
-    """Describe a model (sizes, sharpness, tokens, provenance) or a feature store."""
-    description = (
-        _describe_store(what, sheet, tiles) if (Path(what) / MANIFEST).is_file() else _describe_model(what, sheet)
-    )
+    """Describe a model (sizes, sharpness, tokens, provenance) or a feature store; without a name, list all names."""
+    if what is None:
+        description = _list_names()
+    elif (Path(what) / MANIFEST).is_file():
+        description = _describe_store(what, sheet, tiles)
+    else:
+        description = _describe_model(what, sheet)
     if as_json:
         print(json.dumps(description, indent=2))
     else:
-        print("\n".join(_lines(description)))
+        print("\n".join(_lines(description)).lstrip("\n"))
+
+
+def _list_names() -> dict[str, Any]:
+    from tessearth.inference.describe import list_names
+
+    return dict(list_names())
 
 
 def _describe_model(model: str, sheet: str | None) -> dict[str, Any]:
@@ -54,7 +64,7 @@ def _lines(description: Mapping[str, Any], indent: str = "") -> list[str]:
     """Nested values as aligned lines, headings for the parts."""
     plain = {key: value for key, value in description.items() if not isinstance(value, Mapping)}
     width = max((len(key) for key in plain), default=0)
-    lines = [f"{indent}{key.replace('_', ' '):<{width}}  {_spoken(value)}" for key, value in plain.items()]
+    lines = [f"{indent}{key.replace('_', ' '):<{width}}  {_spoken(value)}".rstrip() for key, value in plain.items()]
     for key, value in description.items():
         if isinstance(value, Mapping) and value:
             lines += ["", f"{indent}{key.replace('_', ' ')}", *_lines(value, indent + "  ")]

@@ -27,6 +27,8 @@ def pretrain(
 
     tessearth pretrain paper --store stores/mine --set features=none --set training.epochs=30 --out runs/short
 
+    tessearth pretrain baselines/harmonics-siren --store stores/mine --set features=none --out runs/harmonics
+
     Several GPUs: torchrun --nproc-per-node 2 -m tessearth pretrain paper --out runs/paper
     """
     from tessearth.pretraining.loop import pretrain as train
@@ -46,4 +48,6 @@ def pretrain(
     loss = result.validation.get("total", math.nan)
     top = result.validation.get("image_to_place_top10", math.nan)
     print(f"{out}: {result.steps:,} steps, validation loss {loss:.4g}, image to place among ten {top:.1%}")
+    if result.left_out:
+        print(f"{' and '.join(result.left_out)} left out of the objective: they need tokens, this encoder has none")
     print(f"{result.weights}: use it with --model {result.weights}")

@@ -2,12 +2,16 @@
 
 A task (`load_task`) gives places and a target; a split (`build_splits`) says which rows are learned from and which
 tested on; a probe (`build_probe`) learns the target from embeddings; a reference (`build_reference`) from coordinates
-alone, so that every table shows what an encoder adds.
+alone, so that every table shows what an encoder adds. `evaluate` runs all of them over many models and writes a report;
+`compare` says which differences between two such results exceed their spread.
 """
 
+from tessearth.evaluation.comparison import Difference, compare
 from tessearth.evaluation.metrics import METRICS, PerClass, accuracy, per_class, r2, score
 from tessearth.evaluation.probes import PROBES, Probe, build_probe
 from tessearth.evaluation.references import REFERENCES, Reference, build_reference
+from tessearth.evaluation.results import Results, read_results, write_results
+from tessearth.evaluation.runner import evaluate
 from tessearth.evaluation.splits import SPLITS, Split, block_ids, build_splits, check_no_leak
 from tessearth.evaluation.tasks import TASKS, Task, check_task, load_task
 
@@ -17,9 +21,11 @@ __all__ = [
     "REFERENCES",
     "SPLITS",
     "TASKS",
+    "Difference",
     "PerClass",
     "Probe",
     "Reference",
+    "Results",
     "Split",
     "Task",
     "accuracy",
@@ -29,8 +35,12 @@ __all__ = [
     "build_splits",
     "check_no_leak",
     "check_task",
+    "compare",
+    "evaluate",
     "load_task",
     "per_class",
     "r2",
+    "read_results",
     "score",
+    "write_results",
 ]

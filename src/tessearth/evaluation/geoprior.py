@@ -21,8 +21,8 @@ Array = npt.NDArray[Any]
 Codes = npt.NDArray[np.int64]
 
 TOP = (1, 3, 5, 10)
-SCORES_AT_ONCE = 2**24
-"""Class scores held at once: 64 MB of float32."""
+SCORES_AT_ONCE = 2**22
+"""Class scores held at once: 16 MB of float32, and a few arrays as large beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,10 @@ class GeoPrior(NamedTuple):
         """How likely each class is at each place: embeddings (N, D) to (N, C), each between 0 and 1."""
         unit = _unit(embeddings, self.weight.device)
         return np.asarray(torch.sigmoid(torch.addmm(self.bias, unit, self.weight.T)).cpu().numpy())
+
+    def of_class(self, code: int) -> "GeoPrior":
+        """The prior of one class alone."""
+        return GeoPrior(self.weight[code : code + 1], self.bias[code : code + 1])
 
 
 class TopAccuracy(NamedTuple):

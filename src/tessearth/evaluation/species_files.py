@@ -5,6 +5,7 @@ image scores of 24 thousand photographs for 8,142 species; these are read a bloc
 species works as csv or Parquet with a column of names.
 """
 
+import difflib
 import zipfile
 from collections.abc import Iterator
 from os import PathLike
@@ -18,7 +19,7 @@ import safetensors
 import safetensors.torch
 
 from tessearth.coordinates import check_latlon
-from tessearth.errors import CoordinateError, DataError
+from tessearth.errors import CoordinateError, DataError, UnknownNameError
 from tessearth.evaluation.geoprior import SCORES_AT_ONCE, GeoPrior
 from tessearth.files import write_bytes
 from tessearth.inference.labelled_tables import read_labelled
@@ -88,9 +89,21 @@ def read_scores(path: str | PathLike[str]) -> Iterator[npt.NDArray[np.float32]]:
         raise DataError(f"{path} is not an npz of plain arrays, or is damaged") from None
 
 
-def save_prior(prior: GeoPrior, path: str | PathLike[str], *, names: tuple[str, ...] = (), model: str = "") -> None:
+def has_scores(path: str | PathLike[str]) -> bool:
+    """Whether a file holds image scores beside its sightings."""
+    return Path(path).suffix.lower() == ".npz" and _has_scores(path)
+
+
+def save_prior(
+    prior: GeoPrior,
+    path: str | PathLike[str],
+    *,
+    names: tuple[str, ...] = (),
+    model: str = "",
+    fingerprint: str = "",
+) -> None:
     """Write a prior with the names of its classes and the model whose embeddings it reads."""
-    header = {"format": FORMAT, "model": model, "names": "\n".join(names)}
+    header = {"format": FORMAT, "model": model, "fingerprint": fingerprint, "names": "\n".join(names)}
     tensors = {"weight": prior.weight.cpu().contiguous(), "bias": prior.bias.cpu().contiguous()}
     write_bytes(path, safetensors.torch.save(tensors, header))
 
@@ -101,6 +114,28 @@ class SavedPrior(NamedTuple):
     prior: GeoPrior
     names: tuple[str, ...]
     model: str
+    fingerprint: str = ""
+    """Of the embeddings it was fitted to."""
+
+    def code_of(self, species: str) -> int:
+        """The code of a class by its name, or by its number where classes have no names."""
+        if self.names:
+            if species not in self.names:
+                raise UnknownNameError(f"the prior knows no species {species!r}{_near(species, self.names)}")
+            return self.names.index(species)
+        if not (species.isdecimal() and int(species) < len(self.prior.bias)):
+            raise UnknownNameError(f"the prior's species are numbers from 0 to {len(self.prior.bias) - 1}")
+        return int(species)
+
+    def codes_of(self, sightings: Sightings) -> Codes:
+        """The classes of sightings in the prior's codes, (N,); -1 for a species the prior does not know."""
+        if bool(sightings.names) != bool(self.names):
+            raise DataError("either the prior or the table has names for its species, and the other only numbers")
+        if not self.names:
+            return np.where(sightings.classes < len(self.prior.bias), sightings.classes, -1)
+        own = {name: code for code, name in enumerate(self.names)}
+        translated = np.array([own.get(name, -1) for name in sightings.names], dtype=np.int64)
+        return np.asarray(translated[sightings.classes])
 
 
 def load_prior(path: str | PathLike[str]) -> SavedPrior:
@@ -117,7 +152,15 @@ def load_prior(path: str | PathLike[str]) -> SavedPrior:
     if header.get("format") != FORMAT or weight is None or bias is None or len(weight) != len(bias):
         raise DataError(f"{path} is not a prior written by tessearth")
     names = tuple(header["names"].split("\n")) if header.get("names") else ()
-    return SavedPrior(GeoPrior(weight, bias), names, header.get("model", ""))
+    if names and len(names) != len(bias):
+        raise DataError(f"{path} is damaged: {len(names)} names for {len(bias)} species")
+    return SavedPrior(GeoPrior(weight, bias), names, header.get("model", ""), header.get("fingerprint", ""))
+
+
+def _near(species: str, names: tuple[str, ...]) -> str:
+    """Thousands of names are not listed."""
+    near = difflib.get_close_matches(species, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f" among its {len(names):,}, such as {names[0]!r}"
 
 
 def _has_scores(path: str | PathLike[str]) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from tessearth.version import __version__
 
 RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
 """Where named recipes lie: inside the installed package, or at the top of a checkout."""
+MAX_BASES = 8
+"""So many recipes may lie under one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,18 +120,43 @@ class FeatureRecipe:
 
 
 def load_recipe(name_or_path: str) -> FeatureRecipe:
-    """The `features` part of a recipe: a TOML file, or the name of a recipe that comes with the package."""
-    path = find_recipe(name_or_path)
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+    """The `features` part of a recipe and of those it is based on: a TOML file, or the name of one that comes along."""
+    values: dict[str, Any] = {}
+    for layer in read_layers(name_or_path):
+        values = lay_over(values, layer)
     if "features" not in values:
-        raise ConfigError(f"{path} has no [features] table")
+        raise ConfigError(f"{find_recipe(name_or_path)} has no [features] table")
     try:
         return from_plain(FeatureRecipe, values["features"], "features.")
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{find_recipe(name_or_path)}: {error}") from None
+
+
+def read_layers(name_or_path: str) -> list[dict[str, Any]]:
+    """The tables of a recipe file after those of its base (`base = "paper"`), the base's own base first of all."""
+    layers: list[dict[str, Any]] = []
+    path = find_recipe(name_or_path)
+    while True:
+        try:
+            values = tomllib.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+        base = values.pop("base", None)
+        layers.insert(0, values)
+        if base is None:
+            return layers
+        if not isinstance(base, str) or len(layers) > MAX_BASES:
+            raise ConfigError(f"{path}: base is {base!r}; it must name a recipe, and not lead back to itself")
+        path = find_recipe(base)
+
+
+def lay_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables are laid over the tables below; anything else replaces what is there."""
+    both = {
+        key: lay_over(below[key], value) if isinstance(value, dict) and isinstance(below.get(key), dict) else value
+        for key, value in above.items()
+    }
+    return {**below, **both}
 
 
 def find_recipe(name_or_path: str) -> Path:

@@ -1,28 +1,36 @@
 """`Embedder`: one object that turns places into embeddings, a batch at a time, in bounded memory."""
 
-import copy
+import hashlib
 import os
-import typing
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tessearth.coordinates import Floats, as_latlon, as_xyz
+from tessearth.baselines import LocationEncoder
 from tessearth.devices import find_device
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
-from tessearth.geometry import angular_distance, latlon_to_xyz
-from tessearth.models import DEFAULT_MODEL, load
+from tessearth.geometry import angular_distance
+from tessearth.inference.named import find_database, load_base, parse_name
+from tessearth.inference.place_batches import PlaceBatch, Places, read_places
+from tessearth.inference.place_encoders import (
+    AnyEncoder,
+    PlaceEncoder,
+    Precision,
+    RetrievedPlaces,
+    VoronoiPlaces,
+    build_place_encoder,
+)
+from tessearth.inference.retrieval import Retriever, read_database
+from tessearth.models import DEFAULT_MODEL
+
+__all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Support"]
 
 Array = npt.NDArray[Any]
-Precision = Literal["float32", "float64", "bfloat16", "float16"]
-
-# Site weights held at once: 32 MB of float32 keeps a CPU's caches busy, a GPU wants more work per launch.
-WEIGHTS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 
 
 class Explanation(NamedTuple):
@@ -56,7 +64,7 @@ class NearestSites(NamedTuple):
 
 
 class Embedder:
-    """Turns places into embeddings.
+    """Turns places into embeddings, whatever the encoder: ours, a baseline, published weights, any with retrieval.
 
         embed = Embedder("earth")
         embed([(48.86, 2.35)])                     # (1, 512)
@@ -64,40 +72,56 @@ class Embedder:
         embed(geoseries)                           # points in any projection
         embed(xyz=directions)                      # directions on any other sphere
 
-    Results are numpy arrays with the leading shape of what was given; a single place gives a single vector.
+    Results are numpy arrays with the leading shape of what was given; a single place gives a single vector. `explain`,
+    `support` and `nearest_sites` ask for sites, which only Voronoi encoders have.
     """
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | SphericalVoronoiEncoder = DEFAULT_MODEL,
+        model: str | os.PathLike[str] | SphericalVoronoiEncoder | LocationEncoder = DEFAULT_MODEL,
         *,
         device: str | torch.device | None = None,
         precision: Precision = "float32",
         batch_size: int | None = None,
         top_k: int | None = None,
     ) -> None:
-        """Load a model by name, path or hub id, or take an encoder as it is (a copy is used; yours stays untouched).
+        """Load a model by any name of `inference.named`, or take an encoder as it is (a copy is used).
 
-        `device` is a GPU when there is one. Half `precision` applies to everything after the site mixture, which stays
-        in float32 because sharp sites need its digits. `top_k` keeps that many sites per place.
+        `device` is a GPU when there is one. Half `precision` applies to networks: to everything after the site mixture
+        or after a baseline's positional features. `top_k` keeps that many sites per place.
         """
-        if precision not in typing.get_args(Precision):
-            raise ConfigError(f"precision is {precision!r}; it must be one of {', '.join(typing.get_args(Precision))}")
-        for name, value in (("batch_size", batch_size), ("top_k", top_k)):
+        for option, value in (("batch_size", batch_size), ("top_k", top_k)):
             if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}; it must be at least 1")
-        encoder = model if isinstance(model, SphericalVoronoiEncoder) else load(model)
+                raise ConfigError(f"{option} is {value}; it must be at least 1")
         self.device = find_device(device)
-        self.precision = precision
-        self.top_k = top_k
-        self.encoder = _prepare(encoder, self.device, precision)
-        at_once = WEIGHTS_AT_ONCE.get(self.device.type, WEIGHTS_AT_ONCE["cuda"])
-        self.batch_size = batch_size or max(1, at_once // encoder.config.num_sites)
+        self.precision: Precision = precision
+        self.name, self._places = _open(model, self.device, precision, top_k)
+        self.batch_size = batch_size or self._places.batch_size
 
     @property
     def dim(self) -> int:
         """How wide an embedding is."""
-        return self.encoder.config.output_dim
+        return self._places.dim
+
+    @property
+    def encoder(self) -> Any:
+        """The model itself, prepared for inference: a SphericalVoronoiEncoder or a baseline's LocationEncoder."""
+        return self._places.encoder
+
+    @property
+    def has_sites(self) -> bool:
+        """Whether `explain`, `support` and `nearest_sites` have an answer."""
+        return isinstance(self._places, VoronoiPlaces)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over everything that decides the embeddings: kind, settings, tensors, precision, database.
+
+        The same whatever the model was called and wherever it was read from.
+        """
+        digest = hashlib.sha256(f"tessearth-embedder-1 {self.precision}\n".encode())
+        for part in self._places.identity():
+            digest.update(part)
+        return digest.hexdigest()
 
     def __call__(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
         """The same as `embed`."""
@@ -105,16 +129,17 @@ class Embedder:
 
     def embed(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
         """Embeddings of places, (..., D): float32, or float64 when that is the precision."""
-        places = _read_places(points, lat, lon, xyz)
-        (embedding,) = self._over_batches(places, lambda xyz: (self.encoder.embed_xyz(xyz, self.top_k),))
+        places = read_places(points, lat, lon, xyz)
+        (embedding,) = self._over_batches(places, lambda batch: (self._places.embed(batch),))
         return embedding
 
     def explain(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Explanation:
         """Embeddings with the token attention and site weights behind them; the weights take K numbers a place."""
-        places = _read_places(points, lat, lon, xyz)
+        voronoi = self._voronoi("explain")
+        places = read_places(points, lat, lon, xyz)
 
-        def parts(xyz: Tensor) -> tuple[Tensor, ...]:
-            encoding = self.encoder.encode_xyz(xyz, self.top_k)
+        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+            encoding = voronoi.encoder.encode_xyz(voronoi.directions(batch), voronoi.top_k)
             attention = encoding.token_attention
             return encoding.embedding, encoding.site_weights, *([] if attention is None else [attention])
 
@@ -123,12 +148,13 @@ class Embedder:
 
     def support(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Support:
         """How well the sites cover each place."""
-        places = _read_places(points, lat, lon, xyz)
+        voronoi = self._voronoi("support")
+        places = read_places(points, lat, lon, xyz)
 
-        def parts(xyz: Tensor) -> tuple[Tensor, ...]:
-            voronois = self.encoder.voronois()
-            entropy = torch.stack([torch.special.entr(v.weights(xyz)).sum(-1) for v in voronois]).mean(0)
-            return entropy, self._nearest(xyz, 1)[1][..., 0]
+        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+            here = voronoi.directions(batch)
+            entropies = [torch.special.entr(v.weights(here)).sum(-1) for v in voronoi.encoder.voronois()]
+            return torch.stack(entropies).mean(0), _nearest(voronoi.encoder, here, 1)[1][..., 0]
 
         return Support(*self._over_batches(places, parts))
 
@@ -136,72 +162,50 @@ class Embedder:
         self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None, count: int = 5
     ) -> NearestSites:
         """The sites nearest to each place, whatever their weight."""
-        if not 1 <= count <= self.encoder.config.num_sites:
-            raise ConfigError(f"count is {count}; it must lie between 1 and {self.encoder.config.num_sites}")
-        places = _read_places(points, lat, lon, xyz)
-        return NearestSites(*self._over_batches(places, lambda xyz: self._nearest(xyz, count)))
+        voronoi = self._voronoi("nearest_sites")
+        if not 1 <= count <= voronoi.encoder.config.num_sites:
+            raise ConfigError(f"count is {count}; it must lie between 1 and {voronoi.encoder.config.num_sites}")
+        places = read_places(points, lat, lon, xyz)
+        parts = self._over_batches(places, lambda batch: _nearest(voronoi.encoder, voronoi.directions(batch), count))
+        return NearestSites(*parts)
 
-    def _nearest(self, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Indices and distances in degrees, each (N, count), of the sites nearest to each direction."""
-        sites = nn.functional.normalize(self.encoder.site_positions(), dim=-1)
-        index = (xyz @ sites.T).topk(count, dim=-1).indices
-        distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
-        return index.gather(-1, order), distance.rad2deg()
+    def _voronoi(self, asked: str) -> VoronoiPlaces:
+        if not isinstance(self._places, VoronoiPlaces):
+            raise ConfigError(f"{self.name} has no sites of its own: {asked} is for Voronoi encoders without retrieval")
+        return self._places
 
     @torch.inference_mode()
-    def _over_batches(self, places: "_Places", parts: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
-        """Run a function of directions over all places, batch by batch, into arrays allocated once."""
+    def _over_batches(self, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]]) -> list[Array]:
+        """Run a function of some places over all of them, batch by batch, into arrays allocated once."""
         results: list[Array] = []
-        for start, xyz in places.batches(self.batch_size, self.device, self._coordinate_dtype()):
-            for i, part in enumerate(parts(xyz)):
+        for start, batch in places.batches(self.batch_size):
+            for i, part in enumerate(parts(batch)):
                 array = part.to(torch.float32 if part.dtype.itemsize < 4 else part.dtype).cpu().numpy()
                 if start == 0:
-                    results.append(np.empty((places.total, *array.shape[1:]), dtype=array.dtype))
+                    results.append(np.empty((len(places.values), *array.shape[1:]), dtype=array.dtype))
                 results[i][start : start + len(array)] = array
         return [result.reshape((*places.shape, *result.shape[1:])) for result in results]
 
-    def _coordinate_dtype(self) -> torch.dtype:
-        return self.encoder.voronois()[0].directions.dtype
+
+def _open(
+    model: str | os.PathLike[str] | AnyEncoder, device: torch.device, precision: Precision, top_k: int | None
+) -> tuple[str, PlaceEncoder]:
+    """What a model is called, and the model prepared for a device and a precision."""
+    if isinstance(model, SphericalVoronoiEncoder | LocationEncoder):
+        name = model.name if isinstance(model, LocationEncoder) else ""
+        return name or type(model).__name__, build_place_encoder(model, device, precision, top_k)
+    named = parse_name(model)
+    encoder = build_place_encoder(load_base(named.base), device, precision, top_k)
+    if named.mode is None:
+        return str(model), encoder
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    retriever = Retriever(read_database(find_database(named)), named.mode, device=device, dtype=dtype)
+    return str(model), RetrievedPlaces(encoder, retriever)
 
 
-class _Places(NamedTuple):
-    """Checked places, flattened, with the shape they came in."""
-
-    values: Floats
-    shape: tuple[int, ...]
-    are_directions: bool
-
-    @property
-    def total(self) -> int:
-        return len(self.values)
-
-    def batches(self, size: int, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
-        """Directions in the encoder's precision; the trigonometry is done in float64, so longitude wraps exactly.
-
-        No places still make one empty batch, from which the results take their widths.
-        """
-        for start in range(0, max(1, self.total), size):
-            values = torch.from_numpy(self.values[start : start + size])
-            yield start, (values if self.are_directions else latlon_to_xyz(values)).to(device, dtype)
-
-
-def _read_places(points: Any, lat: Any, lon: Any, xyz: Any) -> _Places:
-    if xyz is None:
-        latlon = as_latlon(points, lat=lat, lon=lon)
-        return _Places(np.ascontiguousarray(latlon.reshape(-1, 2)), latlon.shape[:-1], are_directions=False)
-    if not (points is None and lat is None and lon is None):
-        raise ConfigError("places were given twice: pass either xyz= or degrees")
-    directions = as_xyz(xyz)
-    return _Places(np.ascontiguousarray(directions.reshape(-1, 3)), directions.shape[:-1], are_directions=True)
-
-
-def _prepare(encoder: SphericalVoronoiEncoder, device: torch.device, precision: Precision) -> SphericalVoronoiEncoder:
-    """A copy in evaluation mode on the device; sites keep at least float32 whatever the rest is rounded to."""
-    prepared = copy.deepcopy(encoder).eval().requires_grad_(False).to(device)
-    dtype: torch.dtype = getattr(torch, precision)
-    prepared.to(dtype)
-    if dtype.itemsize < 4:
-        for module, original in zip(prepared.voronois(), encoder.voronois(), strict=True):
-            module.load_state_dict(original.state_dict(), assign=True)
-            module.to(device, torch.float32)
-    return prepared
+def _nearest(encoder: SphericalVoronoiEncoder, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Indices and distances in degrees, each (N, count), of the sites nearest to each direction."""
+    sites = nn.functional.normalize(encoder.site_positions(), dim=-1)
+    index = (xyz @ sites.T).topk(count, dim=-1).indices
+    distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
+    return index.gather(-1, order), distance.rad2deg()

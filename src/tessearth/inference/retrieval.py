@@ -35,6 +35,11 @@ GEODESIC_SHARPNESS = 40.0
 MIX = 0.5
 WEIGHTS_AT_ONCE = {"cpu": 2**25, "cuda": 2**28}
 """Weights held at once for each part: 128 MB of float32 on a processor; a GPU wants more work per launch."""
+UNSHIFTED_SHARPNESS = 60.0
+"""exp(60) times a million rows is far from float32's largest number, exp(-60) far from its smallest."""
+ROWS_PER_SUM = {"cpu": 2**20, "cuda": 2**13}
+"""A GPU's matrix product adds up in one number per entry: over 100,000 rows at once its rounding shows in the fourth
+digit. A processor's adds up in blocks by itself."""
 FEWEST_QUERIES = 64
 """Below that, reading the database once for so few queries would cost more than multiplying."""
 
@@ -127,6 +132,7 @@ class Retriever:
         geodesic_sharpness: float = GEODESIC_SHARPNESS,
         mix: float = MIX,
         device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """`sharpness` is that of the semantic part: 15, or 12 beside the geodesic one; `mix` is the semantic share."""
         if mode not in ("semantic", "geodesic"):
@@ -138,67 +144,94 @@ class Retriever:
         self.mix = mix
         self.sharpness = default if sharpness is None else sharpness
         self.geodesic_sharpness = geodesic_sharpness
-        self.device = torch.device(device)
+        self.device, self.dtype = torch.device(device), dtype
         self.latlon = database.latlon
-        self.keys = F.normalize(torch.as_tensor(database.keys, device=self.device), dim=-1)
-        self.values = torch.as_tensor(database.values, device=self.device)
+        self.keys = F.normalize(torch.as_tensor(database.keys, dtype=dtype, device=self.device), dim=-1)
+        self.values = torch.as_tensor(database.values, dtype=dtype, device=self.device)
         self.places = self._xyz(database.latlon)
 
     @torch.inference_mode()
     def encode(self, embeddings: Array, latlon: npt.ArrayLike | None = None) -> npt.NDArray[np.float32]:
         """Embeddings (N, D) to [h ; q], (N, V + D); the geodesic mode also needs their places (N, 2)."""
+        if self.mode == "geodesic" and (latlon is None or len(np.asarray(latlon)) != len(embeddings)):
+            raise ConfigError("the geodesic mode needs the place of every embedding: pass latlon (N, 2)")
+        xyz = None if latlon is None else self._xyz(latlon)
+        return np.asarray(self.complete(torch.as_tensor(np.asarray(embeddings)), xyz).cpu().numpy())
+
+    def complete(self, embeddings: Tensor, xyz: Tensor | None = None) -> Tensor:
+        """The same for tensors, on the retriever's device; the geodesic mode takes unit vectors (N, 3)."""
         query = self._queries(embeddings)
         parts = [Part(query, self.keys, self.sharpness)]
         if self.mode == "geodesic":
-            if latlon is None or len(np.asarray(latlon)) != len(query):
-                raise ConfigError("the geodesic mode needs the place of every embedding: pass latlon (N, 2)")
-            near = Part(self._xyz(latlon), self.places, self.geodesic_sharpness, 1 - self.mix)
+            assert xyz is not None
+            near = Part(xyz.to(self.device, self.dtype), self.places, self.geodesic_sharpness, 1 - self.mix)
             parts = [parts[0]._replace(share=self.mix), near]
-        return np.asarray(torch.cat((attend(parts, self.values), query), dim=1).cpu().numpy())
+        return torch.cat((attend(parts, self.values), query), dim=1)
+
+    def settings(self) -> dict[str, Any]:
+        """How the database is read, as plain values."""
+        geodesic = {"geodesic_sharpness": self.geodesic_sharpness, "mix": self.mix}
+        return {"mode": self.mode, "sharpness": self.sharpness, **(geodesic if self.mode == "geodesic" else {})}
 
     @torch.inference_mode()
     def similar(self, embeddings: Array, count: int = 10) -> Similar:
         """The rows whose keys are most like each embedding (N, D) by cosine, exactly."""
         if not 1 <= count <= len(self.keys):
             raise ConfigError(f"count is {count}; it must lie between 1 and {len(self.keys)}")
-        parts = torch.split(self._queries(embeddings), max(1, 2**25 // len(self.keys)))
+        parts = torch.split(self._queries(torch.as_tensor(np.asarray(embeddings))), max(1, 2**25 // len(self.keys)))
         best = [(part @ self.keys.T).topk(count) for part in parts]
         row, similarity = torch.cat([each.indices for each in best]), torch.cat([each.values for each in best])
         return Similar(row.cpu().numpy(), similarity.cpu().numpy())
 
-    def _queries(self, embeddings: Array) -> Tensor:
-        query = torch.as_tensor(np.asarray(embeddings), dtype=torch.float32, device=self.device)
+    def _queries(self, embeddings: Tensor) -> Tensor:
+        query = embeddings.to(self.device, self.dtype)
         if query.ndim != 2 or query.shape[1] != self.keys.shape[1]:
             raise DataError(f"embeddings have shape {tuple(query.shape)}; the keys are {self.keys.shape[1]} wide")
         return F.normalize(query, dim=-1)
 
     def _xyz(self, latlon: npt.ArrayLike) -> Tensor:
         xyz = latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(as_places(latlon))))
-        return xyz.to(self.device, torch.float32)
+        return xyz.to(self.device, self.dtype)
 
 
 def attend(parts: Sequence[Part], values: Tensor) -> Tensor:
-    """Mix values (M, V) for N queries: sum over parts of share softmax_n(sharpness q.k_n) V, (N, V)."""
+    """Mix values (M, V) for N queries: sum over parts of share softmax_n(sharpness q.k_n) V, (N, V).
+
+    Both vectors of a pair have unit length, so up to a sharpness of 60 exp(sharpness q.k) needs no shift by the largest
+    one to stay within float32; what the parts are divided by waits until after the product with the values.
+    """
     total = len(parts[0].queries)
     at_once = max(FEWEST_QUERIES, WEIGHTS_AT_ONCE.get(values.device.type, 2**28) // len(values))
     held = [values.new_empty(min(at_once, total), len(values)) for _ in parts]
-    found = values.new_empty(total, values.shape[1])
+    found = values.new_zeros(total, values.shape[1])
     for start in range(0, total, at_once):
         some = slice(start, start + at_once)
         weights = [_weights(part, some, buffer) for part, buffer in zip(parts, held, strict=True)]
+        scales = [part.share / one.sum(1, keepdim=True) for part, one in zip(parts, weights, strict=True)]
         mixture = weights[0]
-        for more in weights[1:]:
-            mixture += more
-        torch.mm(mixture, values, out=found[some])
+        for more, scale in zip(weights[1:], scales[1:], strict=True):
+            mixture.mul_(scales[0]).addcmul_(more, scale)
+            scales[0] = torch.ones_like(scales[0])
+        _add_product(found[some], mixture, values)
+        found[some].mul_(scales[0])
     return found
 
 
 def _weights(part: Part, some: slice, buffer: Tensor) -> Tensor:
-    """One part of the mixture for some queries, (n, M): share softmax_n(sharpness q.k_n), in a buffer used again."""
+    """One part for some queries, (n, M): exp(sharpness q.k_n) up to a factor per query, in a buffer used again."""
     queries = part.queries[some] * part.sharpness
     weights = torch.mm(queries, part.keys.T, out=buffer[: len(queries)])
-    weights.sub_(weights.amax(1, keepdim=True)).exp_()
-    return weights.mul_(part.share / weights.sum(1, keepdim=True))
+    if abs(part.sharpness) > UNSHIFTED_SHARPNESS:
+        weights.sub_(weights.amax(1, keepdim=True))
+    return weights.exp_()
+
+
+def _add_product(found: Tensor, weights: Tensor, values: Tensor) -> None:
+    """Add weights (n, M) times values (M, V) to what is there, some rows of the database at a time."""
+    step = ROWS_PER_SUM.get(values.device.type, ROWS_PER_SUM["cuda"])
+    for start in range(0, len(values), step):
+        some = slice(start, start + step)
+        found.addmm_(weights[:, some], values[some])
 
 
 def _matrix(path: str | PathLike[str], name: str, array: Array, rows: int) -> npt.NDArray[np.float32]:

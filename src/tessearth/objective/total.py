@@ -19,7 +19,10 @@ from tessearth.objective.terms import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveConfig:
-    """How much each term counts. The defaults are the paper's. A term of weight 0 is left out and reported as 0."""
+    """How much each term counts. The defaults are the paper's. A term of weight 0 is left out and reported as 0.
+
+    So are reconstruction and alignment, whatever their weight, for an encoder without tokens: they are about tokens.
+    """
 
     contrastive: float = 1.0
     """Telling the right image for a place and the right place for an image."""
@@ -42,7 +45,15 @@ class ObjectiveConfig:
     distil_from: Literal["raw", "unit"] = "raw"
     """What the decoder reads: the head's output, or the same at unit length, as users get it."""
 
+    prefixes: tuple[int, ...] = ()
+    """The feature can also be read off the first n dimensions alone, for each n here, so that they are useful on their
+    own; the distillation term is then the mean over the whole embedding and these."""
+
     def __post_init__(self) -> None:
+        if any(n < 1 for n in self.prefixes) or len(set(self.prefixes)) < len(self.prefixes):
+            raise ConfigError(f"objective.prefixes is {list(self.prefixes)}; widths are different and at least 1")
+        if self.prefixes and not self.distillation > 0:
+            raise ConfigError("objective.prefixes are widths to distil from; set objective.distillation above 0")
         for name in TERMS:
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"objective.{name} is {getattr(self, name)}; a weight must be 0 or more")
@@ -67,6 +78,8 @@ class Sides(NamedTuple):
     """The tokens mixed by the images' attention, (N, D)."""
     decoded: Tensor | None = None
     """What the decoder reads off the places' embeddings, (N, F)."""
+    prefix_decoded: tuple[Tensor, ...] = ()
+    """What further decoders read off the embeddings' first dimensions, (N, F) each."""
     feature: Tensor | None = None
     """The frozen image features, (N, F)."""
     variance: Tensor | None = None
@@ -84,6 +97,8 @@ class Terms(NamedTuple):
 
 
 TERMS = Terms._fields[1:]
+TOKEN_TERMS = ("reconstruction", "alignment")
+"""Those that an encoder without tokens has no parts for."""
 
 
 def total_loss(sides: Sides, weights: ObjectiveConfig) -> Terms:
@@ -112,9 +127,17 @@ def _alignment(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
 
 
 def _distillation(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
+    parts = distillation_by_width(sides)
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return torch.stack(parts).mean()
+
+
+def distillation_by_width(sides: Sides) -> list[Tensor]:
+    """The distillation of the whole embedding, then of each prefix; nothing where nothing is decoded."""
     if sides.decoded is None or sides.feature is None or sides.variance is None:
-        return None
-    return distillation(sides.decoded, sides.feature, sides.variance)
+        return []
+    return [distillation(part, sides.feature, sides.variance) for part in (sides.decoded, *sides.prefix_decoded)]
 
 
 _COMPUTE = {

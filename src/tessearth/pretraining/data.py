@@ -100,8 +100,13 @@ class TrainingData:
     def held_out(self, limit: int) -> Batch | None:
         """The first validation places as they are; None when there are too few to compare."""
         rows = self.validation[:limit]
-        if len(rows) < 2:
-            return None
+        return None if len(rows) < 2 else self._first_views(rows)
+
+    def some_training(self, limit: int) -> Batch:
+        """At most so many training places as they are, spread over all of them."""
+        return self._first_views(self.training[:: -(-len(self.training) // limit)])
+
+    def _first_views(self, rows: Rows) -> Batch:
         features = torch.from_numpy(np.array(self.array[rows, 0])).to(self.device)
         return Batch(self.latlon[torch.from_numpy(rows).to(self.device)], features)
 

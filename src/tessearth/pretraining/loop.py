@@ -13,14 +13,16 @@ from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.store import FeatureStore
 from tessearth.imagery.store_builder import build_store
 from tessearth.objective.metrics import retrieval, token_statistics
-from tessearth.objective.total import total_loss
+from tessearth.objective.total import distillation_by_width, total_loss
 from tessearth.pretraining.data import Batch, TrainingData
+from tessearth.pretraining.linear_start import PLACES, fit_image_side_
+from tessearth.pretraining.location_side import side_of
 from tessearth.pretraining.model import PretrainingModel
 from tessearth.pretraining.processes import StopRequest, choose_device, process_group, wait_for_all
 from tessearth.pretraining.recipe import Recipe
 from tessearth.pretraining.recipe_files import first_difference, read_recipe
 from tessearth.pretraining.run import STORE, Checkpoint, RunFolder, Trajectory
-from tessearth.pretraining.sites import build_encoder
+from tessearth.pretraining.start import build_start
 from tessearth.pretraining.step import Stepper, numerics
 
 Progress = Callable[[int, int, float], None]
@@ -39,6 +41,8 @@ class Result(NamedTuple):
     steps: int
     validation: dict[str, Any]
     """The last evaluation; empty when no places are held out."""
+    left_out: tuple[str, ...] = ()
+    """Terms of the objective that the encoder has no parts for: those about tokens, when it has none."""
 
 
 def pretrain(
@@ -87,16 +91,21 @@ class _Run:
         self.recipe, self.folder, self.store, self.device = recipe, folder, store, device
         self.progress = progress or (lambda step, steps, loss: None)
         self.dtype = torch.float64 if recipe.training.precision == "float64" else torch.float32
+        generator = torch.Generator().manual_seed(recipe.training.seed)
+        encoder = build_start(recipe, generator)
         self.data = TrainingData(
             store,
-            output_dim=recipe.encoder.output_dim,
+            output_dim=side_of(encoder).output_dim,
             share=recipe.training.share,
             seed=recipe.training.seed,
             device=device,
             dtype=self.dtype,
             keep=recipe.training.keep_features,
         )
-        self.model = self._build_model()
+        model = PretrainingModel(encoder, self.data.moments, recipe.objective, recipe.training, generator)
+        self.model = model.to(device, self.dtype).train()
+        if recipe.start_from is not None:
+            fit_image_side_(self.model, self.data.some_training(PLACES))
         self.stepper = Stepper(self.model, self.data, recipe.training)
         self.held_out = self.data.held_out(recipe.training.evaluate_places)
         self.best: float | None = None
@@ -116,7 +125,7 @@ class _Run:
         finally:
             self.data.close()
         best = self.folder.weights("best") if self.folder else Path()
-        return Result(best, steps, self.validation)
+        return Result(best, steps, self.validation, self.model.left_out)
 
     def _step(self, step: int) -> None:
         training, done = self.recipe.training, step + 1
@@ -138,12 +147,6 @@ class _Run:
         if stopped and not last:
             raise KeyboardInterrupt(f"stopped after step {done} of {self.stepper.steps}, which is saved")
 
-    def _build_model(self) -> PretrainingModel:
-        generator = torch.Generator().manual_seed(self.recipe.training.seed)
-        encoder = build_encoder(self.recipe, generator)
-        model = PretrainingModel(encoder, self.data.moments, self.recipe.objective, self.recipe.training, generator)
-        return model.to(self.device, self.dtype).train()
-
     def _resume(self) -> int:
         """Go back to the last checkpoint, if there is one; the first step to take."""
         if self.folder is None:
@@ -159,11 +162,11 @@ class _Run:
         return _shared_start(self.stepper, start, self.device)
 
     def _record(self, step: int) -> None:
-        if self.folder is not None:
-            encoder = self.model.encoder
+        sites = self.model.side.sites() if self.folder is not None else None
+        if sites is not None:
             self.trajectory.steps.append(step)
-            self.trajectory.positions.append(encoder.site_positions().detach().float().cpu().numpy())
-            self.trajectory.sharpness.append(encoder.site_sharpness().detach().float().cpu().numpy())
+            self.trajectory.positions.append(sites.positions.detach().float().cpu().numpy())
+            self.trajectory.sharpness.append(sites.sharpness.detach().float().cpu().numpy())
 
     def _log(self, step: int) -> None:
         """Write down what the steps since the last line reported, after a look at whether it makes sense."""
@@ -212,6 +215,7 @@ class _Run:
             "image_features": self.data.kind,
             "image_feature_width": self.data.width,
             "training_places": len(self.data.training),
+            "terms_left_out": list(self.model.left_out),
         }
 
 
@@ -229,6 +233,9 @@ def evaluate(model: PretrainingModel, batch: Batch) -> dict[str, Any]:
     results: dict[str, Any] = {name: float(value) for name, value in terms._asdict().items()}
     for direction, shares in found._asdict().items():
         results |= {f"{direction}_top{k}": share for k, share in shares.items()}
+    if model.objective.prefixes:
+        widths = ("whole", *map(str, model.objective.prefixes))
+        results["distillation_by_width"] = dict(zip(widths, map(float, distillation_by_width(sides)), strict=True))
     if sides.location_attention is not None:
         results["tokens"] = token_statistics(sides.location_attention)._asdict()
     return results

@@ -1,4 +1,4 @@
-"""Everything that is trained together: the encoder, the image head, the logit scale and the distillation's decoder.
+"""Everything that is trained together: the encoder, the image head, the logit scale and the distillation's decoders.
 
 The image side. A store holds frozen features of its own width F, the objective wants unit vectors of the encoder's
 width D. Features are centred and divided by one number, so that their mean square is 1 while their spectrum stays as it
@@ -14,11 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.encoder.head import reset_linear
-from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.errors import ConfigError
-from tessearth.geometry import latlon_to_xyz
-from tessearth.objective.total import ObjectiveConfig, Sides, Terms, total_loss
+from tessearth.objective.total import TOKEN_TERMS, ObjectiveConfig, Sides, Terms, total_loss
+from tessearth.pretraining.location_side import TrainableEncoder, side_of
 from tessearth.pretraining.recipe import TrainingRecipe
 
 MAX_LOGIT_SCALE = math.log(100.0)
@@ -41,23 +39,26 @@ class PretrainingModel(nn.Module):
 
     def __init__(
         self,
-        encoder: SphericalVoronoiEncoder,
+        encoder: TrainableEncoder,
         moments: Moments,
         objective: ObjectiveConfig,
         training: TrainingRecipe,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        width, output = len(moments.mean), encoder.config.output_dim
-        self.encoder, self.objective = encoder, objective
+        self.encoder, self.side, self.objective = encoder, side_of(encoder), objective
+        width, output = len(moments.mean), self.side.output_dim
+        self.left_out = _left_out(objective, has_tokens=self.side.tokens is not None)
+        """Terms of the objective that this encoder has no parts for."""
         self.mixed = training.precision == "bf16"
         self.image_head = nn.Linear(width, output) if _wants_head(training, width, output) else None
         self.decoder = nn.Linear(output, width) if objective.distillation > 0 else None
+        self.prefix_decoders = nn.ModuleList(nn.Linear(n, width) for n in _prefixes(objective, output))
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(training.contrastive_temperature)))
         self.register_buffer("feature_mean", moments.mean.float().clone())
         self.register_buffer("feature_scale", (width / moments.variance.clamp_min(1e-30)).sqrt().float().clone())
-        for layer in (self.image_head, self.decoder):
-            if layer is not None:
+        for layer in (self.image_head, self.decoder, *self.prefix_decoders):
+            if isinstance(layer, nn.Linear):
                 reset_linear(layer, generator)
 
     def forward(self, latlon: Tensor, features: Tensor) -> Terms:
@@ -66,18 +67,18 @@ class PretrainingModel(nn.Module):
 
     def sides(self, latlon: Tensor, features: Tensor) -> Sides:
         """What both sides of the pairs say of themselves."""
-        xyz = latlon_to_xyz(latlon)
         feature = (features.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_scale
-        weights = [site_weights(voronoi, xyz) for voronoi in self.encoder.voronois()]
-        with torch.autocast(xyz.device.type, torch.bfloat16, enabled=self.mixed and xyz.is_cuda):
-            blend, attention = self.encoder.blend(xyz, weights)
-            raw = self.encoder.head(blend)
+        exact = self.side.exact(latlon)
+        with torch.autocast(latlon.device.type, torch.bfloat16, enabled=self.mixed and latlon.is_cuda):
+            raw, attention = self.side.encode(exact)
             projected = feature if self.image_head is None else self.image_head(feature)
         location, image = (F.normalize(side.to(feature.dtype), dim=-1) for side in (raw, projected))
         image_attention = reconstructed = None
-        if self.encoder.tokens is not None:
-            image_attention = self.encoder.tokens.image_attention(image.detach())
-            reconstructed = self.encoder.tokens.attend(image_attention)
+        tokens = self.side.tokens
+        if tokens is not None:
+            image_attention = tokens.image_attention(image.detach())
+            reconstructed = tokens.attend(image_attention)
+        decoded = self._decoded(raw.to(feature.dtype), location)
         return Sides(
             location=location,
             image=image,
@@ -85,7 +86,8 @@ class PretrainingModel(nn.Module):
             location_attention=attention,
             image_attention=image_attention,
             reconstructed=reconstructed,
-            decoded=self._decoded(raw.to(feature.dtype), location),
+            decoded=decoded[0] if decoded else None,
+            prefix_decoded=tuple(decoded[1:]),
             feature=feature,
             variance=feature.new_full((), feature.shape[-1]),
         )
@@ -93,38 +95,46 @@ class PretrainingModel(nn.Module):
     @torch.no_grad()
     def constrain_(self) -> None:
         """Bring everything back within its constraints; called after every optimiser step."""
-        self.encoder.constrain_()
+        self.side.constrain_()
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
 
     def set_progress_(self, progress: float) -> None:
         """Move the location side's temperature along its way, 0 at the beginning and 1 at the end of training."""
-        if self.encoder.tokens is not None:
-            self.encoder.tokens.temperature_progress.fill_(progress)
+        if self.side.tokens is not None:
+            self.side.tokens.temperature_progress.fill_(progress)
 
-    def _decoded(self, raw: Tensor, unit: Tensor) -> Tensor | None:
+    def _decoded(self, raw: Tensor, unit: Tensor) -> list[Tensor]:
+        """What is read off the whole embedding, then off each of its prefixes, (N, F) each; nothing without decoder."""
         if self.decoder is None:
-            return None
+            return []
+        read = raw if self.objective.distil_from == "raw" else unit
         with torch.autocast(raw.device.type, torch.bfloat16, enabled=self.mixed and raw.is_cuda):
-            decoded: Tensor = self.decoder(raw if self.objective.distil_from == "raw" else unit)
-        return decoded.to(raw.dtype)
+            prefixes = zip(self.prefix_decoders, self.objective.prefixes, strict=True)
+            decoded = [self.decoder(read), *(decoder(read[:, :n]) for decoder, n in prefixes)]
+        return [part.to(raw.dtype) for part in decoded]
 
 
-def site_weights(voronoi: SoftVoronoi, xyz: Tensor) -> Tensor:
-    """Each point's share in every site, (N, 3) -> (N, K), never through a GPU's matrix units.
+def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...]:
+    """The terms that ask for tokens where there are none; an objective of nothing else is refused."""
+    if has_tokens:
+        return ()
+    left_out = tuple(name for name in TOKEN_TERMS if getattr(objective, name) > 0)
+    if objective.contrastive == 0 and objective.distillation == 0:
+        raise ConfigError(
+            "the objective is about tokens alone, and this encoder has none; "
+            "set objective.contrastive or objective.distillation"
+        )
+    return left_out
 
-    Those would round positions to ten bits, which is three kilometres; three products and two sums per site are exact
-    to float32 and, compiled, cost no more than the softmax they are fused with.
-    """
-    return torch.softmax(written_out_logits(voronoi, xyz), dim=-1) if xyz.is_cuda else voronoi.weights(xyz)
 
-
-def written_out_logits(voronoi: SoftVoronoi, xyz: Tensor) -> Tensor:
-    """`SoftVoronoi.logits` without a matrix product, (N, 3) -> (N, K)."""
-    sharpness = voronoi.sharpness()
-    slope = voronoi.positions() * sharpness[:, None]
-    x, y, z = (axis[:, None] for axis in xyz.unbind(-1))
-    logits = x * slope[:, 0] + y * slope[:, 1] + z * slope[:, 2]
-    return logits + (voronoi.territory - sharpness) if voronoi.config.logits == "decoupled" else logits
+def _prefixes(objective: ObjectiveConfig, output: int) -> tuple[int, ...]:
+    """The widths that are distilled beside the whole one."""
+    if objective.prefixes and max(objective.prefixes) >= output:
+        raise ConfigError(
+            f"objective.prefixes has {max(objective.prefixes)}, but the embedding is {output} wide; "
+            f"prefixes are shorter than the whole"
+        )
+    return objective.prefixes
 
 
 def _wants_head(training: TrainingRecipe, width: int, output: int) -> bool:

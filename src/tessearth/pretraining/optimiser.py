@@ -16,12 +16,14 @@ GROUP_OF = {
     "encoder.tessellations.*.territory": "sharpness",
     "encoder.tessellations.*.embeddings": "head",
     "encoder.head.*": "head",
+    "encoder.network.*": "head",
     "encoder.tokens.*": "tokens",
     "encoder.projection.*": "tokens",
     "encoder.norm.*": "tokens",
     "image_head.*": "image",
     "logit_scale": "image",
     "decoder.*": "decoder",
+    "prefix_decoders.*": "decoder",
 }
 """Parameter names to groups of the recipe."""
 

@@ -1,14 +1,16 @@
-"""What a training run is made of: features, encoder, where sites start, objective, training."""
+"""What a training run is made of: features, encoder or baseline, where sites start, objective, training."""
 
 import dataclasses
 import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tessearth.baselines import BASELINES
 from tessearth.encoder.config import EncoderConfig
 from tessearth.errors import ConfigError
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.objective.total import ObjectiveConfig
+from tessearth.settings import from_plain
 
 COUNTS = ("batch_size", "log_every", "evaluate_every", "evaluate_places", "record_every", "checkpoint_every")
 Precision = Literal["float32", "tf32", "bf16", "float64"]
@@ -38,6 +40,29 @@ class SitesRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRecipe:
+    """A published encoder that is trained instead of ours, on the same features under the same objective.
+
+    Terms of the objective about tokens are left out, because a baseline has none.
+    """
+
+    name: str
+    """A name of `baselines.BASELINES`, such as "harmonics-siren"."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Its settings; what is left out is filled in with its defaults, and an encoding without a network is given the
+    residual one, because features nobody trained leave nothing to train."""
+
+    def __post_init__(self) -> None:
+        kind = BASELINES[self.name].settings
+        given = {key: value for key, value in self.settings.items() if key != "network" or value is not None}
+        chosen = from_plain(kind, given, "baseline.settings.")
+        if chosen.network is None:
+            chosen = from_plain(kind, {**given, "network": {}}, "baseline.settings.")
+        object.__setattr__(self, "settings", dataclasses.asdict(chosen))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecipe:
     """How one group of parameters is optimised."""
 
@@ -61,7 +86,7 @@ class GroupsRecipe:
     sharpness: GroupRecipe = GroupRecipe(learning_rate=5e-4)
     """How sharp they are, and their territory where it is separate."""
     head: GroupRecipe = GroupRecipe(learning_rate=5e-4, weight_decay=0.01)
-    """Site embeddings and the residual head."""
+    """Site embeddings and the residual head; of a baseline, its network."""
     tokens: GroupRecipe = GroupRecipe(learning_rate=2e-4, weight_decay=0.01)
     """Tokens, their projections and temperature, the mixture's projection and its norm."""
     image: GroupRecipe = GroupRecipe(learning_rate=5e-5)
@@ -138,14 +163,7 @@ class TrainingRecipe:
     """Steps between checkpoints."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "batch_size",
-            "log_every",
-            "evaluate_every",
-            "evaluate_places",
-            "record_every",
-            "checkpoint_every",
-        ):
+        for name in COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; it must be at least 1")
         if (self.steps is not None and self.steps < 1) or not self.epochs > 0:
@@ -169,13 +187,24 @@ class Recipe:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     sites: SitesRecipe = SitesRecipe()
 
+    baseline: BaselineRecipe | None = None
+    """A published encoder to train instead of the one above."""
+
     start_from: str | None = None
-    """Weights to begin with (name, path or hub id) instead of random ones; they must be of the same sizes."""
+    """Weights to begin with instead of random ones; they must be of the same sizes. A recipe file without an [encoder]
+    takes its sizes from them."""
 
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingRecipe = TrainingRecipe()
 
+    def __post_init__(self) -> None:
+        for name, default in (("encoder", EncoderConfig()), ("sites", SitesRecipe())):
+            if self.baseline is not None and getattr(self, name) != default:
+                raise ConfigError(f"the recipe has both a [baseline] and [{name}], which is ours alone; leave one out")
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values as JSON gives them back."""
+        """Plain values as JSON gives them back, without the tables of the encoder that is not trained."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        for name in ("encoder", "sites") if self.baseline is not None else ("baseline",):
+            del plain[name]
         return plain

@@ -1,30 +1,37 @@
 """Training recipes as TOML files: found by name, laid over their base, changed from the command line, written back.
 
 A recipe may begin from another one, `base = "paper"`: tables are laid over the base's, anything else replaces it.
-`--set training.batch_size=512` does the same for one value; `--set features=none` takes a table away.
+`--set training.batch_size=512` does the same for one value; `--set features=none` takes a table away. An [encoder]
+and a [baseline] take each other's place: the one laid on top is the one that is trained.
 """
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tessearth.errors import ConfigError
-from tessearth.imagery.recipe import RECIPE_FOLDERS, find_recipe
+from tessearth.imagery.recipe import lay_over, read_layers
 from tessearth.pretraining.recipe import Recipe
 from tessearth.settings import from_plain
 
-MAX_BASES = 8
+ENCODERS = ("encoder", "baseline")
+REPLACED_BY = {"baseline": ("encoder", "sites"), "encoder": ("baseline",)}
+"""A table to those of a base that it takes the place of."""
 
 
 def read_recipe(name_or_path: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by name or file, over its base, with changes such as "training.batch_size=512" on top."""
-    values = _overlaid(Recipe().to_dict(), _read_values(name_or_path))
+    own: dict[str, Any] = {}
+    for layer in read_layers(name_or_path):
+        own = lay_over(_making_way(own, layer), layer)
+    if any(change.strip().startswith("baseline.") for change in changes):
+        own = _making_way(own, ["baseline"])
+    values = lay_over(Recipe().to_dict(), own)
     for change in changes:
         _apply(values, change)
     try:
-        return from_plain(Recipe, values)
+        return from_plain(Recipe, _with_sizes(values, own, changes))
     except ConfigError as error:
         raise ConfigError(f"{name_or_path}: {error}") from None
 
@@ -47,32 +54,25 @@ def first_difference(old: object, new: object, where: str = "") -> str | None:
     return next((difference for difference in deeper if difference), None)
 
 
-def _read_values(name_or_path: str, depth: int = 0) -> dict[str, Any]:
-    path = _find(name_or_path)
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
-    base = values.pop("base", None)
-    if base is None:
-        return values
-    if not isinstance(base, str) or depth == MAX_BASES:
-        raise ConfigError(f"{path}: base is {base!r}; it must name a recipe, and not lead back to itself")
-    return _overlaid(_read_values(base, depth + 1), values)
+def _making_way(below: Mapping[str, Any], above: Collection[str]) -> dict[str, Any]:
+    """The tables below without those that one above takes the place of."""
+    replaced = {name for table in above for name in REPLACED_BY.get(table, ()) if name not in above}
+    return {name: table for name, table in below.items() if name not in replaced}
 
 
-def _find(name_or_path: str) -> Path:
-    """A file, or a shipped recipe, also one in a folder such as ablations/fixed-sites."""
-    nested = [folder / f"{name_or_path}.toml" for folder in RECIPE_FOLDERS if "/" in name_or_path]
-    return next((path for path in nested if path.is_file()), None) or find_recipe(name_or_path)
+def _with_sizes(values: dict[str, Any], own: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The sizes of an encoder nobody described: those of the weights it starts from, else the defaults."""
+    described = any(name in own or any(change.startswith(f"{name}.") for change in changes) for name in ENCODERS)
+    taken_away = [name for name in ENCODERS if name in values and values[name] is None]
+    kept = {name: table for name, table in values.items() if name not in taken_away}
+    if not isinstance(values.get("start_from"), str) or (described and not taken_away):
+        return kept
+    from tessearth.pretraining.start import describe_start
 
-
-def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    both = {
-        key: _overlaid(below[key], value) if isinstance(value, dict) and isinstance(below.get(key), dict) else value
-        for key, value in above.items()
+    return {
+        **{name: table for name, table in kept.items() if name not in ENCODERS},
+        **describe_start(values["start_from"]),
     }
-    return {**below, **both}
 
 
 def _apply(values: dict[str, Any], change: str) -> None:

@@ -5,7 +5,7 @@ recipe.toml               the recipe as it was resolved; `tessearth pretrain RUN
 environment.json          versions and device
 metrics.jsonl             one line per log interval and evaluation
 tensorboard/              the same for TensorBoard, when it is installed
-trajectories.npz          steps (R,), positions (R, K, 3) and sharpness (R, K) of the sites along the way
+trajectories.npz          steps (R,), positions (R, K, 3) and sharpness (R, K) of the sites along the way, if any
 weights/best.safetensors  the encoder at its lowest validation loss
 weights/last.safetensors  the encoder after the last step
 checkpoint.safetensors    weights and optimiser, with step and scores in its header; chance follows from seed and step
@@ -28,10 +28,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.files import atomic_write, locked_folder, write_bytes
+from tessearth.pretraining.location_side import TrainableEncoder, save_encoder
 from tessearth.pretraining.recipe import Recipe
 from tessearth.pretraining.recipe_files import first_difference, to_toml
 from tessearth.settings import from_plain
@@ -128,9 +127,9 @@ class RunFolder:
         content = safetensors.torch.save(state, {"format": CHECKPOINT_FORMAT, "progress": progress})
         write_bytes(self.path / CHECKPOINT, content)
 
-    def save_weights(self, name: str, encoder: SphericalVoronoiEncoder, provenance: Mapping[str, Any]) -> None:
+    def save_weights(self, name: str, encoder: TrainableEncoder, provenance: Mapping[str, Any]) -> None:
         """Replace the weights called best or last."""
-        save(encoder, self.weights(name), provenance=provenance)
+        save_encoder(encoder, self.weights(name), provenance)
 
     def save_trajectory(self, trajectory: Trajectory) -> None:
         """Replace the record of the sites' ways."""

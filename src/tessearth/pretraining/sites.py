@@ -1,4 +1,4 @@
-"""The encoder a run begins with: fresh, from weights, or with its sites on the clusters of another encoder."""
+"""A fresh encoder, its sites on a lattice or on the clusters of another encoder's embeddings."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,6 @@ from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.geometry import latlon_to_xyz
 from tessearth.inference.embedder import Embedder
-from tessearth.models import load
 from tessearth.places import sample_land
 from tessearth.pretraining.recipe import Recipe, SitesRecipe
 
@@ -15,12 +14,7 @@ ROWS_AT_ONCE = 8192
 
 
 def build_encoder(recipe: Recipe, generator: torch.Generator) -> SphericalVoronoiEncoder:
-    """The encoder before its first step, in training mode."""
-    if recipe.start_from is not None:
-        encoder = load(recipe.start_from)
-        if encoder.config != recipe.encoder:
-            raise ConfigError(f"start_from: {recipe.start_from} is an encoder of other sizes than the recipe's")
-        return encoder.train()
+    """An encoder with random weights, in training mode."""
     if recipe.sites.start != "clusters":
         return SphericalVoronoiEncoder(recipe.encoder, sites=recipe.sites.start, generator=generator)
     counts = [tessellation.num_sites for tessellation in recipe.encoder.tessellations]

@@ -5,6 +5,7 @@ from typing import Any
 
 from tessearth.imagery.sources.geotiff import GeoTiff
 from tessearth.imagery.sources.hugging_face import hugging_face_folder
+from tessearth.imagery.sources.layers import RasterLayers
 from tessearth.imagery.sources.patches import LocatedPatches, image_folder
 from tessearth.imagery.sources.pyramid import TilePyramid
 from tessearth.imagery.sources.raster import GlobalRaster, blue_marble, shaded_relief
@@ -18,6 +19,7 @@ SOURCES: Registry[Callable[..., Any]] = Registry(
         "blue-marble": blue_marble,
         "shaded-relief": shaded_relief,
         "global-raster": GlobalRaster,
+        "raster-layers": RasterLayers,
         "tile-pyramid": TilePyramid,
         "geotiff": GeoTiff,
         "sentinel2-patches": sentinel2_patches,
@@ -31,6 +33,7 @@ __all__ = [
     "GeoTiff",
     "GlobalRaster",
     "LocatedPatches",
+    "RasterLayers",
     "Stack",
     "TilePyramid",
     "blue_marble",

@@ -1,0 +1,271 @@
+"""`evaluate`: every model on every task and split, with the references beside them.
+
+Each distinct set of places is embedded once per model and kept in the cache; regressions at the same places are solved
+together. What cannot run (an unknown task, one class, a constant target, a model that cannot be read) is one line of
+the results, and everything else runs.
+"""
+
+import contextlib
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tessearth.devices import find_device
+from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
+from tessearth.evaluation.cache import EmbeddingCache
+from tessearth.evaluation.embeddings import embed_places, find_embeddings
+from tessearth.evaluation.model_names import ModelGroup, read_models
+from tessearth.evaluation.plan import Draw, Group, Plan, build_plan, name_tasks
+from tessearth.evaluation.probes import PROBES
+from tessearth.evaluation.probing import Outcome, Sides, run_probe
+from tessearth.evaluation.recorder import Prediction, Progress, Recorder, Source
+from tessearth.evaluation.references import REFERENCES, RandomFeatures, RandomNetwork, build_reference
+from tessearth.evaluation.results import FILE_NAME, OWN_PROBE, SCHEMA, Member, Model, Results, to_json, write_results
+from tessearth.evaluation.tasks import Task
+from tessearth.evaluation.workers import side_by_side
+from tessearth.files import locked_folder
+from tessearth.inference.embedder import Embedder
+from tessearth.settings import did_you_mean
+from tessearth.version import __version__
+
+Array = npt.NDArray[Any]
+Made = TypeVar("Made")
+
+DEFAULT_SPLITS = ("random", "10deg")
+DEFAULT_PROBES = ("ridge",)
+SIDE_BY_SIDE = frozenset(("ridge", "knn"))
+"""Probes without random numbers: PyTorch has one generator of them for all threads."""
+
+
+def evaluate(
+    models: Any,
+    tasks: Iterable[str | Task] | None = None,
+    splits: Sequence[str] = DEFAULT_SPLITS,
+    probes: Sequence[str] = DEFAULT_PROBES,
+    *,
+    out: str | PathLike[str] | None = None,
+    references: bool = True,
+    data_dir: Path | str | None = None,
+    benchmark: Path | str | None = None,
+    device: str | torch.device | None = None,
+    cache: bool = True,
+    maps: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Results:
+    """Score models on tasks; with `out`, a folder gets results.json, report.md, report.html and the maps.
+
+    `models` are names or encoders, "label:member|member" for several of one recipe, or a mapping of labels to those.
+    `tasks` are names (default: the nine embedded ones; "range" stands for all published files found) or `Task`s;
+    `benchmark` is a file of the embedded labels made elsewhere, `data_dir` the folder of the published csv files.
+    `maps` are the labels of the models to draw (default: the best one; an empty list draws none).
+    """
+    groups, names = read_models(models, REFERENCES if references else ()), _spelled(tasks, data_dir)
+    for name in probes:
+        PROBES[name]  # an unknown probe is said before any work
+    _check_maps(maps or (), [group.label for group in groups] + list(REFERENCES if references else ()))
+    chosen = find_device(device)
+    arguments = {
+        "models": {group.label: [_spoken(member) for member in group.members] for group in groups},
+        "tasks": [task.name if isinstance(task, Task) else task for task in names],
+        "splits": list(splits),
+        "probes": list(probes),
+        "references": references,
+        "data_dir": data_dir,
+        "benchmark": benchmark,
+    }
+    with _folder(out):
+        plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark)
+        runner = Runner(plan, probes, chosen, EmbeddingCache() if cache else None)
+        found = runner.run(groups, references, to_json(arguments), progress or _silent)
+        if out is not None:
+            from tessearth.evaluation.report import write_report
+
+            write_results(found.results, Path(out) / FILE_NAME)
+            write_report(found.results, Path(out), found.predictions, maps)
+    return found.results
+
+
+class Found(NamedTuple):
+    """The results, and what maps are drawn from."""
+
+    results: Results
+    predictions: dict[tuple[str, str, str], Prediction]
+
+
+class Runner:
+    """Runs models and references over a plan."""
+
+    def __init__(
+        self, plan: Plan, probes: Sequence[str], device: torch.device, cache: EmbeddingCache | None = None
+    ) -> None:
+        self.plan, self.probes, self.device, self.cache = plan, probes, device, cache
+
+    def run(
+        self, groups: Sequence[ModelGroup], references: bool, arguments: dict[str, Any], progress: Progress
+    ) -> Found:
+        """Every model, then the references; one error when there is nothing to show."""
+        if not self.plan.groups:
+            raise DataError(f"no task can be evaluated: {_first_reason(self.plan.skipped)}")
+        start, created = time.perf_counter(), datetime.now(UTC)
+        units, beside = self.plan.units(), tuple(REFERENCES) if references else ()
+        total = units * (len(self.probes) * sum(len(group.members) for group in groups) + len(beside))
+        recorder = Recorder(self.plan, total, progress)
+        models = [model for group in groups if (model := self._run_model(group, recorder)).members]
+        if not recorder.scores:
+            raise DataError(f"no model can be evaluated: {_first_reason(recorder.skipped[len(self.plan.skipped) :])}")
+        models += [self._run_reference(name, recorder) for name in beside]
+        recorder.show("done")
+        results = Results(
+            schema=SCHEMA,
+            created=created.isoformat(timespec="seconds"),
+            arguments=arguments,
+            versions=_versions(),
+            device=str(self.device),
+            seconds=round(time.perf_counter() - start, 3),
+            models=tuple(models),
+            tasks=self.plan.cards(),
+            scores=tuple(recorder.scores),
+            skipped=tuple(dict.fromkeys(recorder.skipped)),
+            breakdowns=tuple(recorder.breakdowns),
+        )
+        return Found(results, recorder.predictions)
+
+    def _run_model(self, group: ModelGroup, recorder: Recorder) -> Model:
+        members: list[Member] = []
+        for member in group.members:
+            recorder.show(f"{group.label}: loading")
+            done = recorder.done + self.plan.units() * len(self.probes)
+            try:
+                embedder = member if isinstance(member, Embedder) else Embedder(member, device=self.device)
+                ran = self._run_member(group.label, len(members), embedder, recorder)
+            except TessearthError as error:
+                recorder.skip_member(group.label, len(members), str(error), done)
+                continue
+            members.append(ran)
+        return Model(label=group.label, members=tuple(members))
+
+    def _run_member(self, label: str, number: int, embedder: Embedder, recorder: Recorder) -> Member:
+        embeddings = find_embeddings(embedder, self.plan, self.cache)
+        start = time.perf_counter()
+
+        def work(at: tuple[Group, Draw]) -> list[tuple[str, Outcome]]:
+            return [(name, outcome) for name in self.probes for outcome in self._probe(name, *at, embeddings.at)]
+
+        for (group, draw), outcomes in zip(self._draws(), self._side_by_side(work), strict=True):
+            for probe, outcome in outcomes:
+                source = Source(label, number, probe, detailed=number == 0 and probe == self.probes[0])
+                recorder.take(source, group, draw, outcome)
+            recorder.show(f"{label}: {draw.rows.name}")
+        return Member(
+            name=embedder.name,
+            fingerprint=embeddings.fingerprint,
+            dim=embedder.dim,
+            embedding_seconds=round(embeddings.seconds, 3),
+            embeddings=embeddings.how,
+            probing_seconds=round(time.perf_counter() - start, 3),
+        )
+
+    def _run_reference(self, name: str, recorder: Recorder) -> Model:
+        """A reference on every draw; the untrained network's features are made once for all tasks at their places."""
+        source, start = Source(name, 0, OWN_PROBE, detailed=True), time.perf_counter()
+        network = RandomFeatures() if REFERENCES[name] is RandomNetwork else None
+        features = embed_places(self.plan, lambda key: network.embed(self.plan.places[key].latlon)) if network else {}
+        made = time.perf_counter() - start
+
+        def work(at: tuple[Group, Draw]) -> list[Outcome]:
+            return self._probe("ridge", *at, features) if features else [_ask(name, task, *at) for task in at[1].tasks]
+
+        for (group, draw), outcomes in zip(self._draws(), self._side_by_side(work), strict=True):
+            for outcome in outcomes:
+                recorder.take(source, group, draw, outcome)
+            recorder.show(f"{name}: {draw.rows.name}")
+        member = Member(
+            name=name,
+            fingerprint="",
+            dim=next(iter(features.values())).shape[1] if features else 0,
+            embedding_seconds=round(made, 3),
+            embeddings="",
+            probing_seconds=round(time.perf_counter() - start - made, 3),
+        )
+        return Model(label=name, members=(member,), reference=True)
+
+    def _probe(self, name: str, group: Group, draw: Draw, features: Mapping[str, Array]) -> list[Outcome]:
+        rows = features[group.places]
+        sides = Sides(rows[draw.rows.train], rows[draw.rows.test])
+        return run_probe(name, draw.tasks, sides, draw.rows, few=draw.few, device=self.device)
+
+    def _side_by_side(self, work: Callable[[tuple[Group, Draw]], Made]) -> Iterator[Made]:
+        """Draws at the same time on several cores, but one by one on a GPU, and for probes that draw random numbers."""
+        alone = self.device.type != "cpu" or not SIDE_BY_SIDE.issuperset(self.probes)
+        return side_by_side(work, self._draws(), 1 if alone else torch.get_num_threads())
+
+    def _draws(self) -> list[tuple[Group, Draw]]:
+        return [(group, draw) for group in self.plan.groups for draw in group.draws]
+
+
+def _ask(name: str, task: Task, group: Group, draw: Draw) -> Outcome:
+    """One reference on one task."""
+    latlon = group.latlon
+    reference = build_reference(name, task.kind)
+    try:
+        reference.fit(latlon[draw.rows.train], task.target[draw.rows.train])
+        return Outcome(task, reference.predict(latlon[draw.rows.test]), reference.describe())
+    except TessearthError as error:
+        return Outcome(task, None, {}, str(error))
+
+
+def _spelled(tasks: Iterable[str | Task] | None, data_dir: Path | str | None) -> list[str | Task]:
+    """Tasks with the names that stand for several spelled out."""
+    if tasks is None:
+        return list(name_tasks(None))
+    listed = [tasks] if isinstance(tasks, str | Task) else list(tasks)
+    if not listed:
+        raise ConfigError("no task was named; there must be at least one")
+    spelled: list[str | Task] = []
+    for task in listed:
+        spelled += [task] if isinstance(task, Task) else name_tasks([task], data_dir)
+    return [task for number, task in enumerate(spelled) if isinstance(task, Task) or task not in spelled[:number]]
+
+
+def _folder(out: str | PathLike[str] | None) -> contextlib.AbstractContextManager[None]:
+    if out is None:
+        return contextlib.nullcontext()
+    return locked_folder(Path(out), busy=ConfigError(f"another evaluation is writing to {out}; choose another folder"))
+
+
+def _check_maps(maps: Sequence[str], labels: Sequence[str]) -> None:
+    for label in maps:
+        if label not in labels:
+            raise UnknownNameError(f"no model to draw is called {label!r}{did_you_mean(label, labels)}")
+
+
+def _first_reason(skipped: Sequence[Any]) -> str:
+    others = f" (and {len(skipped) - 1} more)" if len(skipped) > 1 else ""
+    return f"{skipped[0].reason}{others}" if skipped else "there is none"
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "tessearth": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _spoken(model: Any) -> str:
+    return str(model) if isinstance(model, str | PathLike) else type(model).__name__
+
+
+def _silent(done: int, total: int | None, note: str = "") -> None:
+    pass

@@ -1,0 +1,79 @@
+"""`tessearth pretrain`: what it prints for encoders with and without tokens, and its mistakes as one line each."""
+
+from pathlib import Path
+
+import pytest
+
+from tessearth.baselines import load_baseline
+from tests.cli.conftest import Command
+from tests.pretraining.fabricate import fabricate_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stores") / "store"
+    fabricate_store(path)
+    return path
+
+
+def changed(*changes: str) -> list[str]:
+    return [part for change in ("features=none", *changes) for part in ("--set", change)]
+
+
+SHORT = ("training.batch_size=32", "training.steps=2", "baseline.settings.network.hidden_dim=12")
+
+
+def test_a_baseline_trains_and_says_which_terms_it_has_no_parts_for(
+    tessearth: Command, store: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = tessearth("pretrain", "baselines/wrap", "--store", store, "--out", run, "--device", "cpu", *changed(*SHORT))
+    assert done.status == 0, done.err
+    assert "2 steps, validation loss" in done.out
+    assert "reconstruction and alignment left out of the objective: they need tokens" in done.out
+    assert load_baseline(run / "weights" / "best.safetensors").name == "wrap"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("papr",), "there is no recipe 'papr', neither as a file nor by name; did you mean 'paper'?"),
+        (
+            ("baselines/wrap", "--set", "baseline.name=wrapp"),
+            "there is no baseline named 'wrapp'; did you mean 'wrap'?",
+        ),
+        (("baselines/wrap", "--set", "encoder.output_dim=32"), "both a [baseline] and [encoder]"),
+        (("smoke", "--set", "training.batchsize=3"), "unknown setting training.batchsize"),
+        (("smoke",), "is not the store this recipe asks for: features"),
+        (("smoke", *changed("training.batch_size=5000")), "fewer than the batch of 5000"),
+        (("smoke", *changed("start_from=erth")), "there is no model named 'erth'"),
+        (("smoke", *changed(), "--device", "gpu"), "there is no device 'gpu'"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tessearth: Command, store: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = tessearth("pretrain", *arguments, "--store", store, "--out", tmp_path / "run")
+    assert done.status == 2
+    assert done.err.count("\n") == 1, done.err
+    assert words in done.err
+
+
+def test_a_run_of_another_recipe_is_refused(tessearth: Command, store: Path, tmp_path: Path) -> None:
+    run = (
+        "pretrain",
+        "baselines/wrap",
+        "--store",
+        store,
+        "--out",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+        *changed(*SHORT),
+    )
+    assert tessearth(*run).status == 0
+    again = tessearth(*run)
+    assert "holds a run already; add --resume to go on" in again.err
+    other = tessearth(*run, "--set", "baseline.settings.network.num_blocks=1", "--resume")
+    assert "is a run of another recipe: baseline.settings.network.num_blocks is 1, there it is 2" in other.err
+    assert [outcome.status for outcome in (again, other)] == [2, 2]

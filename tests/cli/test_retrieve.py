@@ -1,0 +1,156 @@
+"""`tessearth retrieve` as a stranger would use it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tessearth import Embedder
+from tessearth.imagery.store import FeatureStore
+from tessearth.inference.databases import land_places, most_alike
+from tessearth.inference.retrieval import Retriever, read_database
+from tessearth.pretraining.loop import pretrain
+from tests.cli.conftest import Command
+from tests.pretraining.fabricate import fabricate_store, toy_recipe
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    return fabricate_store(tmp_path_factory.mktemp("stores") / "store", pca=16)
+
+
+@pytest.fixture(scope="module")
+def trained(store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose embeddings were trained to meet the store's components, which are as wide."""
+    recipe = toy_recipe(objective={"contrastive": 1.0, "distillation": 0.0}, steps=300, checkpoint_every=300)
+    return Path(pretrain(recipe, tmp_path_factory.mktemp("runs") / "run", store=store).weights)
+
+
+def test_a_database_is_built_and_used(tessearth: Command, store: FeatureStore, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "db.npz"
+    made = tessearth("retrieve", "build", "--model", model, "--store", store.path, "--out", out)
+    assert (made.status, made.err) == (0, "")
+    assert f"use it with --model {model}+range={out}" in made.out
+    database = read_database(out)
+    with np.load(out) as archive:
+        assert sorted(archive.files) == ["image_embeddings", "keys", "locs"]
+    np.testing.assert_array_equal(database.latlon, store.latlon[store.training])
+    np.testing.assert_array_equal(database.keys, Embedder(model)(database.latlon))
+    assert store.components is not None
+    np.testing.assert_array_equal(database.values, store.components[store.training, 0].astype(np.float32))
+
+    place = np.array([[48.8, 2.3]])
+    for options, mode in (((), "semantic"), (("--geodesic",), "geodesic")):
+        shown = tessearth("retrieve", "encode", out, 48.8, 2.3, "--model", model, *options)
+        expected = Retriever(database, mode).encode(Embedder(model)(place), place)[0]  # type: ignore[arg-type]
+        np.testing.assert_allclose(np.array(shown.out.split(), dtype=np.float32), expected, atol=1e-5)
+    table = tmp_path / "t.csv"
+    pd.DataFrame({"lat": [48.8], "lon": [2.3]}).to_csv(table, index=False)
+    done = tessearth("retrieve", "encode", out, "--input", table, "--output", tmp_path / "o.npy", "--model", model)
+    assert done == (0, "", "")
+    expected = Embedder(f"{model}+range={out}")(place)
+    np.testing.assert_array_equal(np.load(tmp_path / "o.npy"), expected)
+
+
+def test_values_and_places_are_chosen(tessearth: Command, store: FeatureStore, tmp_path: Path) -> None:
+    out = tmp_path / "db.npz"
+    tessearth(
+        *("retrieve", "build", "--model", "wrap", "--store", store.path, "--out", out),
+        *("--values", "features", "--held-out"),
+    )
+    database = read_database(out)
+    np.testing.assert_array_equal(database.latlon, store.latlon)
+    np.testing.assert_array_equal(database.values, store.features[:, 0].astype(np.float32))
+
+
+def test_without_out_the_name_alone_finds_it(
+    tessearth: Command, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESSEARTH_CACHE", str(tmp_path))
+    made = tessearth("retrieve", "build", "--model", "sphereM+", "--store", store.path)
+    assert "use it with --model sphereM++range\n" in made.out
+    shown = tessearth("encode", -10, 20, "--model", "sphereM++range", "--json")
+    assert len(json.loads(shown.out)["embedding"]) == Embedder("sphereM+").dim + 16
+    described = json.loads(tessearth("info", "sphereM++range", "--json").out)
+    assert described["retrieval"]["rows"] == len(store.training)
+
+
+def test_image_keys_meet_the_embeddings_trained_on_them(
+    tessearth: Command, store: FeatureStore, trained: Path, tmp_path: Path
+) -> None:
+    """A place's embedding finds its own image among all far more often than chance would."""
+    out = tmp_path / "db.npz"
+    made = tessearth("retrieve", "build", "--model", trained, "--store", store.path, "--out", out, "--keys", "image")
+    assert made.status == 0, made.err
+    database = read_database(out)
+    assert database.keys.shape == (len(store.training), 16)
+    row = Retriever(database).similar(Embedder(trained)(database.latlon), 10).row
+    found = np.mean([own in some for own, some in enumerate(row)])
+    assert found > 4 * 10 / len(database.keys)
+
+
+def test_places_like_this_one(tessearth: Command, store: FeatureStore, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "db.npz"
+    tessearth("retrieve", "build", "--model", model, "--store", store.path, "--out", out)
+    database = read_database(out)
+    shown = tessearth("retrieve", "similar", -10, "-20.5", "--model", model, "--database", out, "--json", "--count", 5)
+    named = json.loads(shown.out)
+    best = Retriever(database).similar(Embedder(model)([(-10.0, -20.5)]), 5)
+    np.testing.assert_allclose([(row["lat"], row["lon"]) for row in named], database.latlon[best.row[0]])
+    np.testing.assert_allclose([row["similarity"] for row in named], best.similarity[0], atol=1e-5)
+    again = tessearth("retrieve", "similar", -10, -20.5, "--model", f"{model}+range={out}", "--json", "--count", 5)
+    assert again.out == shown.out
+    plain = tessearth("retrieve", "similar", -10, -20.5, "--model", model, "--apart", 1000, "--count", 3)
+    assert plain.status == 0
+    assert len(plain.out.splitlines()) == 4
+
+
+def test_places_apart_are_apart() -> None:
+    latlon = land_places()
+    assert 15_000 < len(latlon) < 20_000
+    embed = Embedder("wrap")
+    place = np.array([48.86, 2.35])
+    found = most_alike(embed(place), place, embed(latlon), latlon, 6, apart_km=700)
+    assert found.distance_km.min() >= 700
+    for one in found.row:
+        others = most_alike(embed(latlon[one]), latlon[one], embed(latlon[found.row]), latlon[found.row], 6)
+        assert sorted(others.distance_km)[1] >= 700
+    assert (np.diff(found.similarity) <= 0).all()
+
+
+def test_a_mistake_is_one_clear_line(
+    tessearth: Command, store: FeatureStore, model: Path, trained: Path, tmp_path: Path
+) -> None:
+    other = fabricate_store(tmp_path / "other", pca=16, seed=5)
+    bare = fabricate_store(tmp_path / "bare")
+    tessearth("retrieve", "build", "--model", "wrap", "--store", store.path, "--out", tmp_path / "wrap.npz")
+    build = ("retrieve", "build", "--out", tmp_path / "x.npz", "--store")
+    cases = {
+        (*build, store.path, "--keys", "image", "--model", model): "does not say that it was trained on",
+        (*build, store.path, "--keys", "image", "--model", "wrap"): "and images have no space in common",
+        (
+            *build,
+            other.path,
+            "--keys",
+            "image",
+            "--model",
+            trained,
+        ): f"trained on {other.path}; use --keys location",
+        (*build, store.path, "--keys", "both", "--model", "wrap"): "keys is 'both'; it must be one of location, image",
+        (*build, bare.path, "--values", "components", "--model", "wrap"): "keeps no components",
+        (*build, tmp_path, "--model", "wrap"): "is not a feature store",
+        (*build, store.path, "--model", "wrap+range=d.npz"): "reads a database already",
+        (*build, store.path, "--model", "warp"): "did you mean 'wrap'?",
+        ("retrieve", "encode", tmp_path / "wrap.npz", 1, 30, "--model", model): "it was built for another model",
+        ("retrieve", "similar", 1, 30, "--model", "direct", "--database", tmp_path / "wrap.npz"): "another model's",
+        ("retrieve", "similar", 1, 30, "--model", "wrap", "--count", 0): "count is 0",
+        ("retrieve", "similar", 95, 200, "--model", "wrap"): "latitude lies between",
+    }
+    for arguments, words in cases.items():
+        outcome = tessearth(*arguments)
+        assert outcome.status == 2, arguments
+        assert words in outcome.err
+        assert outcome.err.count("\n") == 1
+        assert not (tmp_path / "x.npz").exists()

@@ -1,0 +1,98 @@
+"""Which differences between two results exceed their spread."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tessearth.errors import DataError
+from tessearth.evaluation.comparison import compare, student_quantile
+from tests.evaluation.fabricate import results_of
+
+DRAWS = [0.50, 0.60, 0.40, 0.55, 0.45]
+KEY = ("m", "t", "10deg")
+
+
+def verdict(first: list[list[float]], second: list[list[float]], **changes: object) -> str:
+    (row,) = compare(results_of({KEY: first}), results_of({KEY: second}, **changes))  # type: ignore[arg-type]
+    return row.verdict
+
+
+def test_a_small_but_steady_difference_counts_because_draws_are_paired() -> None:
+    steady = [value + 0.01 + 0.001 * (i % 2) for i, value in enumerate(DRAWS)]
+    assert verdict([DRAWS], [steady]) == "higher"
+    assert verdict([steady], [DRAWS]) == "lower"
+
+
+def test_a_larger_but_unsteady_difference_does_not() -> None:
+    unsteady = [value + change for value, change in zip(DRAWS, (0.1, -0.05, 0.08, -0.04, 0.06), strict=True)]
+    assert verdict([DRAWS], [unsteady]) == "within the spread"
+    assert verdict([DRAWS], [DRAWS]) == "within the spread"
+
+
+def test_the_bound_is_the_corrected_paired_one() -> None:
+    changes = [0.02, 0.05, 0.01, 0.04, 0.03]
+    second = [value + change for value, change in zip(DRAWS, changes, strict=True)]
+    (row,) = compare(results_of({KEY: [DRAWS]}), results_of({KEY: [second]}))
+    assert row.paired
+    assert row.difference == pytest.approx(0.03)
+    assert row.bound == pytest.approx(2.776 * np.std(changes, ddof=1) * math.sqrt(1 / 5 + 200 / 800))
+
+
+def test_different_draws_are_compared_without_pairing() -> None:
+    steady = [value + 0.01 for value in DRAWS]
+    assert verdict([DRAWS], [steady], first_draw=100) == "within the spread"
+    far = [value + 0.5 for value in DRAWS]
+    (row,) = compare(results_of({KEY: [DRAWS]}), results_of({KEY: [far]}, first_draw=100))
+    assert (row.verdict, row.paired) == ("higher", False)
+    assert row.bound == pytest.approx(2.776 * np.std(DRAWS, ddof=1) * math.sqrt(2 * (1 / 5 + 200 / 800)))
+
+
+def test_only_draws_of_both_sides_count_when_some_are_missing() -> None:
+    (row,) = compare(results_of({KEY: [[0.1, *DRAWS[1:]]]}), results_of({KEY: [DRAWS[1:4]]}, first_draw=43))
+    assert row.paired
+    assert row.difference == pytest.approx(0)
+
+
+def test_training_seeds_have_a_spread_of_their_own() -> None:
+    steady = [value + 0.01 for value in DRAWS]
+    seeds = [[value + shift for value in steady] for shift in (-0.1, 0.0, 0.1)]
+    assert verdict([DRAWS], [steady]) == "higher"
+    assert verdict([DRAWS], seeds) == "within the spread"
+    single = [[0.70], [0.71], [0.72]]
+    assert verdict([[0.50], [0.51], [0.52]], single) == "higher"
+    assert verdict([[0.50], [0.90], [0.70]], single) == "within the spread"
+
+
+def test_one_run_on_each_side_says_nothing() -> None:
+    (row,) = compare(results_of({KEY: [[0.1]]}), results_of({KEY: [[0.9]]}))
+    assert (row.verdict, row.bound) == ("no spread known", None)
+
+
+def test_another_number_of_rows_is_another_task() -> None:
+    assert verdict([DRAWS], [DRAWS], rows=999) == "not the same task"
+
+
+def test_only_what_both_have_is_compared() -> None:
+    first = results_of({KEY: [DRAWS], ("only", "t", "10deg"): [DRAWS]})
+    second = results_of({("m", "u", "10deg"): [DRAWS], KEY: [DRAWS]})
+    assert [(row.model, row.task) for row in compare(first, second)] == [("m", "t")]
+    with pytest.raises(DataError, match="share no model under the same label"):
+        compare(first, results_of({("other", "t", "10deg"): [DRAWS]}))
+
+
+def test_no_difference_is_found_too_often_where_there_is_none() -> None:
+    """Noise alone must be called a difference in at most one of twenty cases."""
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(400):
+        one, other = rng.normal(0.5, 0.05, (2, 5))
+        found += verdict([one.tolist()], [other.tolist()]) in ("higher", "lower")
+    assert found / 400 < 0.05
+
+
+def test_quantiles_match_scipy() -> None:
+    from scipy.stats import t
+
+    for freedom in [*range(1, 60), 100, 1000]:
+        assert student_quantile(freedom) == pytest.approx(t.ppf(0.975, freedom), rel=1e-3)
