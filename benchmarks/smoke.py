@@ -1,77 +1,69 @@
-"""Does training pay? The smoke model against an untrained copy of itself and the bare coordinates, task by task.
+"""Does training pay? Smoke models against untrained copies of themselves and the bare coordinates, task by task.
 
-    tessearth pretrain smoke --out RUN && .venv/bin/python benchmarks/smoke.py RUN [--out benchmarks/results/smoke.md]
+    for seed in 0 1 2; do
+        tessearth pretrain smoke --set training.seed=$seed --set features.places.seed=$seed --out runs/smoke-$seed
+    done
+    .venv/bin/python benchmarks/smoke.py runs/smoke-0 runs/smoke-1 runs/smoke-2 [--table benchmarks/results/smoke.md]
 
-Ridge protocol on the embedded benchmark: the random split of seed 42, and the mean of the first two 10 degree draws.
+Ridge protocol on the embedded benchmark: the published random split (seed 42) and five 10 degree draws, mean over runs
+and draws.
 """
 
 import argparse
-from datetime import date
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tessearth import Embedder, SphericalVoronoiEncoder
-from tessearth.baselines import build_baseline
+from tessearth import SphericalVoronoiEncoder, evaluate
 from tessearth.encoder.weights import load_weights
-from tessearth.evaluation.probes import build_probe
-from tessearth.evaluation.splits import build_splits
-from tessearth.evaluation.tasks import load_task
 from tessearth.files import write_bytes
-from tessearth.labels import LABELS
+
+SPLITS = ("random", "10deg")
+RIVALS = ("untrained copy", "direct", "cartesian3d")
 
 
-def untrained_copy(trained, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return SphericalVoronoiEncoder(trained.config, generator=generator).eval()
+def untrained_copy(trained: SphericalVoronoiEncoder, seed: int) -> SphericalVoronoiEncoder:
+    """The same sizes and the same start of the sites, with the random weights of a seed."""
+    return SphericalVoronoiEncoder(trained.config, generator=torch.Generator().manual_seed(seed)).eval()
 
 
-def baseline(name):
-    encoder = build_baseline(name)
-    return lambda latlon: encoder(torch.from_numpy(latlon)).numpy()
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", help="a run folder of `tessearth pretrain smoke`")
-    parser.add_argument("--splits", default="random,10deg")
-    parser.add_argument("--out", help="a markdown file for the table")
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Smoke models against untrained copies and the bare coordinates.")
+    parser.add_argument("runs", nargs="+", help="run folders of `tessearth pretrain smoke`")
+    parser.add_argument("--table", help="a markdown file for the table")
     arguments = parser.parse_args()
-    trained = load_weights(Path(arguments.run) / "weights" / "best.safetensors")
-    encoders = {
-        "smoke": Embedder(trained),
-        "untrained copy": Embedder(untrained_copy(trained, 0)),
-        "direct": baseline("direct"),
-        "cartesian3d": baseline("cartesian3d"),
+    trained = [load_weights(Path(run) / "weights" / "best.safetensors") for run in arguments.runs]
+    models = {
+        "smoke": trained,
+        "untrained copy": [untrained_copy(encoder, seed) for seed, encoder in enumerate(trained)],
+        "direct": "direct",
+        "cartesian3d": "cartesian3d",
     }
+    results = evaluate(models, splits=SPLITS, references=False, maps=[])
+    scores: dict[tuple[str, str, str], list[float]] = {}
+    for score in results.scores:
+        scores.setdefault((score.task, score.split, score.model), []).append(score.score)
     lines = [
         "# The smoke model against an untrained copy and the bare coordinates",
         "",
-        f"{date.today()}, two CPU cores: `tessearth pretrain smoke --out RUN && python benchmarks/smoke.py RUN`.",
-        "Ridge protocol, embedded benchmark, one training seed; accuracy for classes, R2 for numbers.",
+        f"{datetime.now(UTC):%Y-%m-%d}, two CPU cores: `python benchmarks/smoke.py {' '.join(sys.argv[1:])}`",
+        f"({len(trained)} training seeds; ridge protocol; accuracy for classes, R2 for numbers; mean over seeds and",
+        "draws, in brackets the smoke models' standard deviation over both).",
         "",
-        f"| task | split | {' | '.join(encoders)} | smoke first? |",
-        f"|---|---|{'---|' * (len(encoders) + 1)}",
+        f"| task | split | smoke | {' | '.join(RIVALS)} | ahead of all |",
+        f"|---|---|---|{'---|' * (len(RIVALS) + 1)}",
     ]
-    for name in LABELS:
-        task = load_task(name)
-        features = {key: np.asarray(embed(task.latlon), dtype=np.float32) for key, embed in encoders.items()}
-        for split_name in arguments.splits.split(","):
-            splits = build_splits(split_name, task.latlon)[:2]
-            scores = {key: np.mean([score(task, x, split) for split in splits]) for key, x in features.items()}
-            best = max(scores, key=scores.get) == "smoke"
-            cells = " | ".join(f"{value:.3f}" for value in scores.values())
-            lines.append(f"| {name} | {split_name} | {cells} | {'yes' if best else 'no'} |")
-            print(lines[-1], flush=True)
-    if arguments.out:
-        write_bytes(Path(arguments.out), ("\n".join(lines) + "\n").encode())
-
-
-def score(task, features, split):
-    probe = build_probe("ridge", task.kind)
-    probe.fit(features[split.train], task.target[split.train])
-    return probe.score(features[split.test], task.target[split.test])
+    for task, split in dict.fromkeys((score.task, score.split) for score in results.scores):
+        own, others = scores[task, split, "smoke"], [np.mean(scores[task, split, name]) for name in RIVALS]
+        ahead = "yes" if np.mean(own) > max(others) else "no"
+        cells = " | ".join(f"{value:.3f}" for value in others)
+        lines.append(f"| {task} | {split} | {np.mean(own):.3f} ({np.std(own):.3f}) | {cells} | {ahead} |")
+    print("\n".join(lines))
+    if arguments.table:
+        write_bytes(Path(arguments.table), ("\n".join(lines) + "\n").encode())
 
 
 if __name__ == "__main__":
