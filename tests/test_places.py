@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessearth.errors import ConfigError, CoordinateError, MissingExtraError
-from tessearth.places import place_keys, sample_land, sample_sphere, split_places
+from tessearth.land import is_inhabited_land
+from tessearth.places import place_keys, sample_elsewhere, sample_land, sample_sphere, split_places
 
 
 def draw_land(count: int, seed: int) -> np.ndarray:  # type: ignore[type-arg]
@@ -116,3 +117,13 @@ def test_impossible_draws_and_places_are_refused() -> None:
         sample_sphere(-1, seed=0)
     with pytest.raises(CoordinateError):
         split_places([[100.0, 0.0]])
+
+
+def test_elsewhere_is_the_rest_of_the_sphere() -> None:
+    places = sample_elsewhere(20_000, seed=0)
+    assert not is_inhabited_land(places).any()
+    antarctic = (places[:, 0] < -60).mean()
+    everywhere = sample_sphere(200_000, seed=5)
+    rest = everywhere[~is_inhabited_land(everywhere)]
+    assert antarctic == pytest.approx((rest[:, 0] < -60).mean(), abs=0.01)
+    np.testing.assert_array_equal(sample_elsewhere(50, seed=0), places[:50])

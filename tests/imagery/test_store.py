@@ -156,6 +156,24 @@ def test_components_keep_the_natural_spectrum(raster: Path, tmp_path: Path) -> N
     )
 
 
+def test_balanced_sources_share_the_variance(raster: Path, tmp_path: Path) -> None:
+    loud = make_recipe(raster, dtype="float32", pca=30, balanced=True)
+    quiet = build(make_recipe(raster, dtype="float32"), tmp_path / "plain").features[:, 0].astype(np.float64)
+    store = build(loud, tmp_path / "balanced")
+    assert store.components is not None
+    widths = store.manifest["widths"]
+    assert sum(widths) == store.manifest["width"] == quiet.shape[1]
+    centred = quiet - quiet[store.training].mean(axis=0)
+    halves = np.split(centred, np.cumsum(widths)[:-1], axis=1)
+    totals = [half[store.training].var(axis=0).sum() for half in halves]
+    assert totals[0] != pytest.approx(totals[1], rel=0.01)
+    scaled = np.concatenate(
+        [half * np.sqrt(sum(widths) / 2 / total) for half, total in zip(halves, totals, strict=True)], axis=1
+    )
+    expected = np.linalg.svd(scaled[store.training], compute_uv=False) ** 2 / len(store.training)
+    np.testing.assert_allclose(store.components[store.training, 0].var(axis=0), expected[:30], rtol=1e-3)
+
+
 def test_a_finished_store_is_only_opened(raster: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_builder, "build_source", lambda recipe: pytest.fail("the imagery was opened again"))
     before = content(finished)

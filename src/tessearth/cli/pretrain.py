@@ -10,8 +10,10 @@ from tessearth.cli.progress import work_progress
 
 
 def pretrain(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe.")],
     out: Annotated[str, typer.Option("--out", metavar="RUN", help="The folder to make, or to go on with.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe.")
+    ] = "earth",
     store: Annotated[
         str | None, typer.Option(metavar="STORE", help="The feature store [default: the recipe's, made in RUN].")
     ] = None,
@@ -35,13 +37,13 @@ def pretrain(
     from tessearth.pretraining.recipe_files import read_recipe
 
     loaded = read_recipe(recipe, changes or [])
-    with work_progress("training", "steps") as advance:
+    with work_progress("looking at places") as looking, work_progress("training", "steps") as advance:
 
         def progress(step: int, steps: int, loss: float) -> None:
             advance(step, steps, "" if math.isnan(loss) else f"loss {loss:.4g}")
 
         try:
-            result = train(loaded, out, store=store, resume=resume, device=device, progress=progress)
+            result = train(loaded, out, store=store, resume=resume, device=device, progress=progress, looking=looking)
         except KeyboardInterrupt as error:
             print(f"tessearth: {error or 'interrupted'}; go on with the same command and --resume", file=sys.stderr)
             raise typer.Exit(130) from None

@@ -16,7 +16,10 @@ class Advance(Protocol):
 
 @contextmanager
 def work_progress(label: str, unit: str = "places") -> Iterator[Advance]:
-    """Show how far work is; the speed counts from the first call, so that resumed work is not overstated."""
+    """Show how far work is; the speed counts from the first call, so that resumed work is not overstated.
+
+    The bar appears with the first call and rests when all is done, so that several can be opened for work in parts.
+    """
     if not sys.stderr.isatty():
         yield lambda done, total, note="": None
         return
@@ -31,16 +34,22 @@ def work_progress(label: str, unit: str = "places") -> Iterator[Advance]:
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=None, note="", speed="")
-        begun: list[tuple[float, int]] = []
+    bar = Progress(*columns, console=Console(stderr=True))
+    task = bar.add_task(label, total=None, note="", speed="")
+    begun: list[tuple[float, int]] = []
 
-        def advance(done: int, total: int | None, note: str = "") -> None:
-            if not begun:
-                begun.append((time.monotonic(), done))
-            since, before = begun[0]
-            speed = (done - before) / max(time.monotonic() - since, 1e-3)
-            shown = f"{speed:,.{0 if speed >= 10 else 1}f} {unit}/s" if done > before else ""
-            bar.update(task, completed=done, total=total, note=note, speed=shown)
+    def advance(done: int, total: int | None, note: str = "") -> None:
+        if not begun:
+            begun.append((time.monotonic(), done))
+            bar.start()
+        since, before = begun[0]
+        speed = (done - before) / max(time.monotonic() - since, 1e-3)
+        shown = f"{speed:,.{0 if speed >= 10 else 1}f} {unit}/s" if done > before else ""
+        bar.update(task, completed=done, total=total, note=note, speed=shown)
+        if done == total:
+            bar.stop()
 
+    try:
         yield advance
+    finally:
+        bar.stop()

@@ -15,19 +15,22 @@ Floats = npt.NDArray[np.float64]
 
 
 def write_components(
-    path: Path, manifest: dict[str, Any], width: int, training: npt.NDArray[np.int64]
+    path: Path, manifest: dict[str, Any], width: int, training: npt.NDArray[np.int64], *, balanced: bool = False
 ) -> dict[str, Any]:
     """Find the leading directions of the training places' features and project all features onto them.
 
-    Returns what the manifest says of them: their number and the share of the variance they keep.
+    `balanced` first multiplies each source's features by one number, so that all have the same total variance and a
+    feature's is 1 on average. Returns what the manifest says of the components: their number and the share of the
+    variance they keep.
     """
     features = open_array(path / FEATURES, feature_shape(manifest), manifest["dtype"])
     if width > features.shape[-1]:
         raise ConfigError(f"pca is {width}, but features are only {features.shape[-1]} wide")
     step = manifest["chunk_places"]
     mean, covariance = _moments(features, training, step)
-    variance, directions = np.linalg.eigh(covariance)
-    variance, directions = variance[::-1], _oriented(directions[:, ::-1])
+    scale = _balance(covariance, manifest["widths"]) if balanced else np.ones(len(mean))
+    variance, directions = np.linalg.eigh(covariance * scale[:, None] * scale)
+    variance, directions = variance[::-1], _oriented(directions[:, ::-1]) * scale[:, None]
     kept = {"mean": mean, "directions": directions[:, :width].T, "variance": variance[:width]}
     with atomic_write(path / COMPONENTS) as file:
         shape = (*features.shape[:2], width)
@@ -56,6 +59,13 @@ def _moments(features: npt.NDArray[Any], training: npt.NDArray[np.int64], step: 
         count += len(rows)
     offset = total / count
     return offset + shift, products / count - np.outer(offset, offset)
+
+
+def _balance(covariance: Floats, widths: list[int]) -> Floats:
+    """What each feature is multiplied with, (F,): one number per source."""
+    blocks = np.split(np.diag(covariance), np.cumsum(widths)[:-1])
+    scales = [np.sqrt(sum(widths) / len(widths) / max(float(block.sum()), 1e-300)) for block in blocks]
+    return np.repeat(scales, widths)
 
 
 def _oriented(directions: Floats) -> Floats:

@@ -94,6 +94,9 @@ class FeatureRecipe:
     pca: int = 0
     """Also keep this many principal components of the features (not whitened); 0 keeps none."""
 
+    balanced: bool = False
+    """Whether every source has the same share of the variance in the components, however wide or loud it is."""
+
     seed: int = 0
     """Of everything random but the places: filters, views."""
 

@@ -109,6 +109,7 @@ def _prepare(
         "places_sha256": places_sha256(places),
         "views": recipe.views,
         "width": sum(worker.encoder.width for worker in workers),
+        "widths": [worker.encoder.width for worker in workers],
         "dtype": recipe.dtype,
         "chunk_places": chunk_places,
         "sources": [{"source": w.source.describe(), "encoder": w.encoder.describe()} for w in workers],
@@ -130,7 +131,7 @@ def _check_same_making(old: dict[str, Any], new: dict[str, Any], path: Path) -> 
     """An interrupted store goes on only with the very same recipe, files and versions."""
     if old["recipe_sha256"] != new["recipe_sha256"]:
         raise DataError(_other_recipe(path))
-    for key in ("places_sha256", "sources", "made_with", "chunk_places", "width"):
+    for key in ("places_sha256", "sources", "made_with", "chunk_places", "widths"):
         if old[key] != new[key]:
             raise DataError(f"{path} was begun with other {key.replace('_', ' ')}; remove it and begin again")
 
@@ -209,6 +210,7 @@ def _refuse_features(features: torch.Tensor, stored: torch.Tensor, first: int) -
 def _finish(recipe: FeatureRecipe, path: Path, manifest: dict[str, Any], checksums: list[str], places: Places) -> None:
     manifest = {**manifest, "chunks": checksums}
     if recipe.pca:
-        manifest["components"] = write_components(path, manifest, recipe.pca, np.flatnonzero(~places.validation))
+        training = np.flatnonzero(~places.validation)
+        manifest["components"] = write_components(path, manifest, recipe.pca, training, balanced=recipe.balanced)
     write_manifest(path, {**manifest, "complete": True})
     (path / JOURNAL).unlink(missing_ok=True)

@@ -27,6 +27,8 @@ from tessearth.pretraining.step import Stepper, numerics
 
 Progress = Callable[[int, int, float], None]
 """Called with the steps taken, their number in all, and the loss."""
+Looking = Callable[[int, int], None]
+"""Called with the places looked at and their number in all, while the features are made."""
 
 
 class NonFiniteLossError(DataError):
@@ -53,12 +55,13 @@ def pretrain(
     resume: bool = False,
     device: str | None = None,
     progress: Progress | None = None,
+    looking: Looking | None = None,
 ) -> Result:
     """Train an encoder as a recipe says and leave everything in the folder `out`.
 
-    Without a store the recipe's own is made in RUN/features first. With `resume` an interrupted run goes on, with the
-    same weights in the end as if nothing had happened (bit for bit on a processor). Ctrl-C saves a checkpoint and then
-    raises KeyboardInterrupt. Started by torchrun, all processes train together.
+    Without a store the recipe's own is made in RUN/features first, and `looking` told how far that is. With `resume` an
+    interrupted run goes on, with the same weights in the end as if nothing had happened (bit for bit on a processor).
+    Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. Started by torchrun, all processes train together.
     """
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
     chosen = choose_device(device)
@@ -69,7 +72,7 @@ def pretrain(
             return _Run(recipe, None, _open_store(recipe, out, store), chosen, progress=None).train()
         with folder.locked():
             folder.begin(recipe, resume=resume)
-            found = _open_store(recipe, out, store, build_on=chosen)
+            found = _open_store(recipe, out, store, build_on=chosen, looking=looking)
             wait_for_all()  # the others read the store that is there now
             try:
                 return _Run(recipe, folder, found, chosen, progress).train()
@@ -242,14 +245,20 @@ def evaluate(model: PretrainingModel, batch: Batch) -> dict[str, Any]:
 
 
 def _open_store(
-    recipe: Recipe, out: str | Path, store: str | Path | FeatureStore | None, build_on: torch.device | None = None
+    recipe: Recipe,
+    out: str | Path,
+    store: str | Path | FeatureStore | None,
+    build_on: torch.device | None = None,
+    looking: Looking | None = None,
 ) -> FeatureStore:
     """The store that was given, checked against the recipe, else the run's own, made when `build_on` names a device."""
     if store is None:
         if recipe.features is None:
             raise ConfigError("the recipe has no [features] table, so give it a store: --store STORE")
         path = Path(out) / STORE
-        return FeatureStore(path) if build_on is None else build_store(recipe.features, path, device=build_on)
+        if build_on is None:
+            return FeatureStore(path)
+        return build_store(recipe.features, path, device=build_on, progress=looking)
     opened = store if isinstance(store, FeatureStore) else FeatureStore(store)
     wanted = recipe.features.to_dict() if recipe.features else None
     difference = wanted and first_difference(opened.recipe.to_dict(), wanted, "features")
