@@ -1,8 +1,7 @@
-"""How fast the probes and retrieval are, and how far from what they must equal.
+"""How fast the ridge probe is, and how far from what it must equal.
 
 Run: PYTHONPATH=src python3 benchmarks/probes.py ridge        ridge against scikit-learn at full size
      PYTHONPATH=src python3 benchmarks/probes.py tasks        the same on the embedded tasks: penalties and scores
-     PYTHONPATH=src python3 benchmarks/probes.py retrieval    against the formula with the whole matrix of weights
 
 Both sides use the same cores and take turns, and the best round of each counts, because other programs on the machine
 can only make a round slower.
@@ -10,16 +9,12 @@ can only make a round slower.
 
 import argparse
 import json
-import resource
-import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from turns import in_turns
 
 from tessearth.evaluation.metrics import score
 from tessearth.evaluation.references import RandomFeatures
@@ -27,25 +22,10 @@ from tessearth.evaluation.ridge import ALPHAS, fit_ridge_classifier, fit_ridge_r
 from tessearth.evaluation.splits import build_splits
 from tessearth.evaluation.tasks import load_task
 from tessearth.geometry import latlon_to_xyz
-from tessearth.inference.retrieval import Database, Retriever
 from tessearth.labels import LABELS
 from tessearth.places import sample_sphere
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def in_turns(works: dict[str, Callable[[], Any]], rounds: int, device: torch.device) -> tuple[dict[str, float], dict]:
-    """The shortest time of each in seconds, and what each gave."""
-    seconds: dict[str, float] = dict.fromkeys(works, float("inf"))
-    results: dict[str, Any] = {}
-    for _ in range(rounds):
-        for name, work in works.items():
-            _wait(device)
-            start = time.perf_counter()
-            results[name] = work()
-            _wait(device)
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
-    return seconds, results
 
 
 def scikit_classifier(x: Array, codes: Array) -> Any:
@@ -128,83 +108,25 @@ def tasks(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]
     }
 
 
-def whole_matrix(database: Database, queries: Tensor, latlon: Array, device: torch.device) -> Tensor:
-    """The formula of the geodesic mode as it is written, every weight in memory, in the type of the queries."""
-    keys, values, places, here = (
-        torch.from_numpy(array).to(device, queries.dtype)
-        for array in (database.keys, database.values, database.latlon, latlon)
-    )
-    near = torch.softmax(40 * latlon_to_xyz(here) @ latlon_to_xyz(places).T, dim=1) @ values
-    alike = torch.softmax(12 * F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T, dim=1) @ values
-    return 0.5 * near + 0.5 * alike
-
-
-def retrieval(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    rng = np.random.default_rng(arguments.seed)
-    rows, width, values = arguments.database, arguments.width, 1024
-    keys, pictures = (rng.standard_normal((rows, wide), dtype=np.float32) for wide in (width, values))
-    database = Database(sample_sphere(rows, 0), keys, pictures)
-    queries, latlon = (
-        rng.standard_normal((arguments.queries, width), dtype=np.float32),
-        sample_sphere(arguments.queries, 1),
-    )
-    retriever = Retriever(database, "geodesic", device=device)
-    before = _peak_mb(device)
-    retriever.encode(queries, latlon)
-    extra = _peak_mb(device) - before
-    there = torch.from_numpy(queries).to(device)
-    seconds, found = in_turns(
-        {
-            "ours": lambda: retriever.encode(queries, latlon)[:, :values],
-            "float32": lambda: whole_matrix(database, there, latlon, device).cpu().numpy(),
-            "float64": lambda: whole_matrix(database, there.double(), latlon, device).cpu().numpy(),
-        },
-        arguments.rounds,
-        device,
-    )
-    return {
-        "database": rows,
-        "queries": arguments.queries,
-        "extra_mb": extra,
-        "seconds": seconds["ours"],
-        "times_faster_than_whole_matrix_float32": seconds["float32"] / seconds["ours"],
-        "times_faster_than_whole_matrix_float64": seconds["float64"] / seconds["ours"],
-        "largest_difference_from_float64": float(np.abs(found["ours"] - found["float64"]).max()),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("what", choices=["ridge", "tasks", "retrieval"])
+    parser.add_argument("what", choices=["ridge", "tasks"])
     parser.add_argument("--rows", type=int, default=30_000)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--classes", type=int, default=300)
-    parser.add_argument("--database", type=int, default=100_000)
-    parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", help="cpu or cuda for our side; the GPU when there is one")
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
     arguments = parser.parse_args()
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    results = {"ridge": ridge, "tasks": tasks, "retrieval": retrieval}[arguments.what](arguments, device)
+    results = {"ridge": ridge, "tasks": tasks}[arguments.what](arguments, device)
     results |= {"device": str(device), "threads": torch.get_num_threads(), "torch": torch.__version__}
     if arguments.json:
         print(json.dumps(results))
         return
     for name, value in results.items():
         print(f"{name:44}{value:.4g}" if isinstance(value, float) else f"{name:44}{value}")
-
-
-def _peak_mb(device: torch.device) -> float:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

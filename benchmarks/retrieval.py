@@ -13,7 +13,6 @@ import json
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from turns import in_turns
 
 from tessearth.geometry import latlon_to_xyz
 from tessearth.inference.retrieval import Database, Mode, Retriever
@@ -44,19 +44,6 @@ def whole_matrix(q: Tensor, k: Tensor, x: Tensor, y: Tensor, values: Tensor, mod
     if mode == "semantic":
         return torch.softmax(15 * q @ k.T, dim=1) @ values
     return 0.5 * torch.softmax(40 * x @ y.T, dim=1) @ values + 0.5 * torch.softmax(12 * q @ k.T, dim=1) @ values
-
-
-def in_turns(works: dict[str, Callable[[], Any]], rounds: int, device: torch.device) -> tuple[dict[str, float], dict]:
-    seconds: dict[str, float] = dict.fromkeys(works, float("inf"))
-    results: dict[str, Any] = {}
-    for _ in range(rounds):
-        for name, work in works.items():
-            start = time.perf_counter()
-            results[name] = work()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
-    return seconds, results
 
 
 def measure(arguments: argparse.Namespace, mode: Mode, device: torch.device) -> dict[str, Any]:
