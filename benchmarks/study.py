@@ -8,6 +8,9 @@ spectrum, `land_only`, and `keep` for runs whose weights are wanted. Each source
 features are the principal components of its sources joined. Results go to FOLDER/results.jsonl, one line per run and
 seed.
 
+Files that no package carries are expected in `.carry/`: `blackmarble.mbtiles` and `bluemarble.mbtiles` (night lights to
+zoom 6, days to zoom 6) and `seasons/` (the five nasa-bmng-*_2048.jpg of Debian's gpredict).
+
 Choices are made on places and splits that no reported number uses: a benchmark file of another seed
 (`labels.load_benchmark(seed=1)`), random split 7, 10 degree draws 7 and 8. `--report` uses the reported ones instead.
 """
