@@ -60,7 +60,7 @@ def test_a_recipe_that_is_based_on_another_has_its_features(tessearth: Command, 
 
 def test_every_shipped_recipe_that_can_be_trained_alone_has_features() -> None:
     assert load_recipe("ablations/half-data") == load_recipe("paper")
-    assert load_recipe("baselines/wrap") == load_recipe("blue-marble")
+    assert load_recipe("baselines/wrap") == load_recipe("earth")
     assert load_recipe("paper-s2").sources[0].kind == "sentinel2-patches"
     with pytest.raises(ConfigError, match=r"own-store\.toml has no \[features\] table"):
         load_recipe("finetune/own-store")
