@@ -137,6 +137,15 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "nothing": ((), "give either LAT LON or --input FILE"),
     "both": (("1", "2", "--input", "points.csv"), "give either LAT LON or --input FILE (and not both)"),
     "output of a place": (("1", "30", "--output", "x.npy"), "--output goes with --input FILE, not with LAT LON"),
+    "workers for a place": (("1", "30", "--workers", "2"), "--workers goes with --input FILE, not with LAT LON"),
+    "workers from a pipe": (
+        ("--input", "-", "--output", "o.npy", "--workers", "2"),
+        "from a file into a file, not through a pipe",
+    ),
+    "unknown width": (
+        ("--input", "points.csv", "--output", "o.npy", "--dtype", "int4"),
+        "embeddings are stored as float32 or float16, not as 'int4'",
+    ),
     "no output": (("--input", "points.csv"), "say where the embeddings go: --output FILE"),
     "mistyped option": (("1", "30", "--modle", "x"), "--modle"),
     "unknown model": (
@@ -216,6 +225,17 @@ def test_a_disk_that_fills_up_half_way_leaves_the_old_file(tessearth: Command, m
     assert outcome.status == 2
     assert f"cannot write {target}: file too large" in outcome.err
     assert target.read_text() == "before"
+    assert sorted(path.name for path in points.parent.iterdir()) == ["o.npy", "points.csv"]
+
+
+def test_half_the_bytes_are_asked_for_by_dtype(tessearth: Command, model: Path, points: Path) -> None:
+    target = points.with_name("o.npy")
+    outcome = tessearth(
+        *("encode", "--input", points, "--output", target, "--model", model, "--dtype", "float16", "--workers", 1)
+    )
+    assert outcome == (0, "", "")
+    assert np.load(target).dtype == np.float16
+    np.testing.assert_allclose(np.load(target), Embedder(model)(FRAME), atol=1e-3)
     assert sorted(path.name for path in points.parent.iterdir()) == ["o.npy", "points.csv"]
 
 

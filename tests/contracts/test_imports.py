@@ -16,6 +16,7 @@ OPTIONAL = (
     "distributed",
     "fastapi",
     "geopandas",
+    "h3",
     "huggingface_hub",
     "matplotlib",
     "onnx",

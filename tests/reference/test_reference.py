@@ -132,7 +132,7 @@ def test_coordinate_conditioning_gives_the_head_sines_and_cosines_of_the_positio
     encoder = tiny_encoder(coordinate_octaves=3)
     xyz = reference.sphere(random_places(20))
     angles = np.concatenate([np.pi * 2**j * xyz for j in range(3)], axis=1)
-    got = encoder._coordinate_features(torch.from_numpy(xyz)).numpy()
+    got = encoder.coordinate_features(torch.from_numpy(xyz)).numpy()
     np.testing.assert_allclose(got, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-12)
     assert encoder.head.entry.in_features == encoder.config.output_dim + 18
 

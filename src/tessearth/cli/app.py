@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tessearth.cli import encode, evaluate, features, finetune, info, pretrain, prior, retrieve
+from tessearth.cli import bench, encode, evaluate, export, features, finetune, info, pretrain, prior, raster, retrieve
 from tessearth.errors import CoordinateWarning, TessearthError
 from tessearth.version import __version__
 
@@ -21,13 +21,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("encode", cls=encode.EncodeCommand)(encode.encode)
+app.command("export")(export.export)
 app.command("features")(features.features)
 app.command("pretrain")(pretrain.pretrain)
 app.command("finetune")(finetune.finetune)
 app.command("predict")(finetune.predict)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(evaluate.compare)
+app.command("raster")(raster.raster)
 app.command("info")(info.info)
+app.command("bench")(bench.bench)
 app.add_typer(retrieve.app, name="retrieve")
 app.add_typer(prior.app, name="prior")
 

@@ -1,11 +1,9 @@
 """`tessearth encode`: one place on the command line, or a table of them."""
 
-import itertools
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 import typer.core
@@ -15,8 +13,9 @@ from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
+    from tessearth.inference.cluster import Runtime
     from tessearth.inference.embedder import Embedder
-    from tessearth.inference.tables import PointTable
+    from tessearth.inference.onnx_embedder import OnnxEmbedder
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -27,6 +26,25 @@ class EncodeCommand(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Hide the hyphen of negative numbers from the option parser behind a typographic minus."""
         return super().parse_args(ctx, [re.sub(r"^-(?=\.?\d)", MINUS, argument) for argument in args])
+
+
+class Choice(NamedTuple):
+    """Which model, and how it runs."""
+
+    model: str
+    device: str | None
+    precision: str
+    runtime: "Runtime"
+
+    def load(self) -> "Embedder | OnnxEmbedder":
+        """The model, opened; torch is imported only where it runs it."""
+        if self.runtime == "onnx":
+            from tessearth.inference.onnx_embedder import OnnxEmbedder
+
+            return OnnxEmbedder(self.model)
+        from tessearth.inference.embedder import Embedder
+
+        return Embedder(self.model, device=self.device, precision=self.precision)  # type: ignore[arg-type]
 
 
 def encode(
@@ -52,7 +70,17 @@ def encode(
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = None,
-    precision: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
+    precision: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16 or int8.")] = "float32",
+    runtime: Annotated[
+        str | None, typer.Option(help="torch, or onnx for a file of `tessearth export` [default: by the model's name].")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="How a table's embeddings are stored: float32 or float16.")] = "float32",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that share a long table [default: one a core, up to four].")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="tcp://...|local", help="Encode a table on a Dask cluster.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn places into embeddings.
@@ -60,26 +88,43 @@ def encode(
     tessearth encode 48.8566 2.3522
 
     tessearth encode --input points.csv --lat lat --lon lon --output embeddings.parquet
+
+    A long table is encoded in parts, kept in a folder beside the output until it is complete: interrupted in any way,
+    the same command goes on where it was.
     """
+    choice = _choose(model, device, precision, runtime)
     if (table is None) == (lat is None):
         raise ConfigError("give either LAT LON or --input FILE (and not both); see tessearth encode --help")
     if table is None:
         latlon = number(lat, "LAT"), number(lon, "LON")
         _refuse_with_point(output=output, format=output_format, keep=keep, lat=lat_column, lon=lon_column)
-        _encode_point(latlon, lambda: _load(model, device, precision), model, as_json)
-        warn_if_untrained(model)
-        return
-    if output is None:
+        _refuse_with_point(workers=workers, cluster=cluster)
+        _encode_point(latlon, choice, as_json)
+    elif output is None:
         raise ConfigError("say where the embeddings go: --output FILE (or - for standard output)")
-    kind = "jsonl" if as_json and output_format is None else output_format
-    _encode_table(table, (lat_column, lon_column), output, kind, keep, lambda: _load(model, device, precision))
-    warn_if_untrained(model)
+    else:
+        kind = "jsonl" if as_json and output_format is None else output_format
+        _encode_table(table, (lat_column, lon_column), output, kind, keep, dtype, choice, workers, cluster)
+    if choice.runtime == "torch":
+        warn_if_untrained(model)
 
 
-def _load(model: str, device: str | None, precision: str) -> "Embedder":
-    from tessearth.inference.embedder import Embedder
-
-    return Embedder(model, device=device, precision=precision)  # type: ignore[arg-type] # it names the choices itself
+def _choose(model: str, device: str | None, precision: str, runtime: str | None) -> Choice:
+    """The model and what runs it; an ONNX file names its runtime itself."""
+    if runtime not in (None, "torch", "onnx"):
+        raise ConfigError(f"runtime is {runtime!r}; it must be torch or onnx")
+    is_onnx = model.lower().endswith(".onnx")
+    if runtime == "torch" and is_onnx:
+        raise ConfigError(f"{model} is run by onnxruntime: leave out --runtime torch")
+    if not is_onnx and runtime != "onnx":
+        return Choice(model, device, precision, "torch")
+    if not is_onnx and not Path(model).is_file():
+        raise ConfigError(
+            f"--runtime onnx runs a file: tessearth export {model} --out FILE.onnx makes it, then --model FILE.onnx"
+        )
+    if precision != "float32" or device not in (None, "cpu"):
+        raise ConfigError("an ONNX file runs in float32 on the CPU: leave out --precision and --device")
+    return Choice(model, None, precision, "onnx")
 
 
 def number(text: str | None, name: str) -> float:
@@ -92,26 +137,25 @@ def number(text: str | None, name: str) -> float:
         raise CoordinateError(f"{name} is {text!r}, not a number of degrees") from None
 
 
-def _refuse_with_point(**options: str | None) -> None:
+def _refuse_with_point(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise ConfigError(f"--{name} goes with --input FILE, not with LAT LON")
 
 
-def _encode_point(latlon: tuple[float, float], load: "Callable[[], Embedder]", model: str, as_json: bool) -> None:
+def _encode_point(latlon: tuple[float, float], choice: Choice, as_json: bool) -> None:
     """Print one embedding: the numbers on one line, or an object that also says how well sites cover the place."""
     from tessearth.coordinates import as_latlon
-    from tessearth.inference.outputs import short_floats
 
     place = as_latlon(latlon)
-    embedder = load()
-    numbers = short_floats(embedder.embed(place))
+    embedder = choice.load()
+    numbers = [float(str(value)) for value in embedder.embed(place)]  # no more digits than its precision has
     if not as_json:
         print(*numbers)
         return
-    answer = {"lat": latlon[0], "lon": latlon[1], "model": model, "embedding": numbers}
+    answer = {"lat": latlon[0], "lon": latlon[1], "model": choice.model, "embedding": numbers}
     if embedder.has_sites:
-        support = embedder.support(place)
+        support = embedder.support(place)  # type: ignore[union-attr] # what has sites is an Embedder
         answer["support"] = {"entropy": float(support.entropy), "distance_deg": float(support.distance)}
     print(json.dumps(answer))
 
@@ -122,29 +166,28 @@ def _encode_table(
     output: str,
     chosen: str | None,
     keep: str | None,
-    load: "Callable[[], Embedder]",
+    dtype: str,
+    choice: Choice,
+    workers: int | None,
+    cluster: str | None,
 ) -> None:
-    from tessearth.inference.outputs import open_writer, output_format
-    from tessearth.inference.tables import open_points
+    """A long table, or one that workers were asked for, in parts that survive an interruption; any other in one go."""
+    from tessearth.inference.cluster import ModelChoice
+    from tessearth.inference.outputs import check_width, output_format
+    from tessearth.inference.table_jobs import TableJob, encode_in_one_go, encode_table, is_large
 
-    kind = output_format(output, chosen)
-    kept = None if keep is None else [] if keep == "none" else keep.split(",")
-    with open_points(path, lat=columns[0], lon=columns[1], keep=kept) as points:
-        first = next(points.batches)  # most mistakes show here, before the model is loaded
-        embedder = load()
-        with (
-            open_writer(output, kind, points.schema, embedder.dim) as writer,
-            work_progress(Path(points.name).name) as advance,
-        ):
-            done = 0
-            advance(done, points.total_rows)
-            for batch in itertools.chain([first], points.batches):
-                writer.write(batch, embedder.embed(batch.latlon).astype("float32", copy=False))
-                done += len(batch.latlon)
-                advance(done, _estimated_total(points, done))
-
-
-def _estimated_total(points: "PointTable", done: int) -> int | None:
-    """How many rows there will be; a csv does not say, but the share of its bytes read so far does."""
-    share = points.share_read()
-    return round(done / share) if share else points.total_rows
+    job = TableJob(
+        source=path,
+        output=output,
+        format=output_format(output, chosen),
+        choice=ModelChoice(**choice._asdict()),
+        lat=columns[0],
+        lon=columns[1],
+        keep=None if keep is None else [] if keep == "none" else keep.split(","),
+        width=check_width(dtype),
+    )
+    with work_progress("standard input" if path == "-" else Path(path).name) as advance:
+        if workers is not None or cluster is not None or is_large(job):
+            encode_table(job, workers=workers, cluster=cluster, progress=advance)
+        else:
+            encode_in_one_go(job, choice.load, progress=advance)

@@ -106,7 +106,7 @@ class SphericalVoronoiEncoder(nn.Module):
             blend = (1 - gate) * blend + gate * self.tokens.attend(attention)
         blend = self.norm(blend)
         if self.config.coordinate_octaves:
-            blend = torch.cat((blend, self._coordinate_features(xyz).to(blend.dtype)), dim=-1)
+            blend = torch.cat((blend, self.coordinate_features(xyz).to(blend.dtype)), dim=-1)
         return blend, attention
 
     def site_positions(self) -> Tensor:
@@ -136,7 +136,7 @@ class SphericalVoronoiEncoder(nn.Module):
         mixtures = [w @ voronoi.embeddings for w, voronoi in zip(weights, self.voronois(), strict=True)]
         return torch.cat(mixtures, dim=-1).to(self.norm.weight.dtype)
 
-    def _coordinate_features(self, xyz: Tensor) -> Tensor:
+    def coordinate_features(self, xyz: Tensor) -> Tensor:
         """Sines and cosines of pi 2^j (x, y, z) for every octave j, (N, 3) -> (N, 6 octaves)."""
         octaves = math.pi * 2 ** torch.arange(self.config.coordinate_octaves, dtype=xyz.dtype, device=xyz.device)
         angles = (xyz[:, None, :] * octaves[:, None]).flatten(1)

@@ -20,11 +20,11 @@ from tessearth.inference.place_batches import PlaceBatch, Places, read_places
 from tessearth.inference.place_encoders import (
     AnyEncoder,
     PlaceEncoder,
-    Precision,
     RetrievedPlaces,
     VoronoiPlaces,
     build_place_encoder,
 )
+from tessearth.inference.precision import Precision
 from tessearth.inference.retrieval import Retriever, read_database
 from tessearth.models import DEFAULT_MODEL
 
@@ -84,18 +84,21 @@ class Embedder:
         precision: Precision = "float32",
         batch_size: int | None = None,
         top_k: int | None = None,
+        exact: bool = False,
     ) -> None:
         """Load a model by any name of `inference.named`, or take an encoder as it is (a copy is used).
 
         `device` is a GPU when there is one. Half `precision` applies to networks: to everything after the site mixture
-        or after a baseline's positional features. `top_k` keeps that many sites per place.
+        or after a baseline's positional features; int8 is for Voronoi heads on a CPU. `top_k` keeps that many sites per
+        place. On a CPU a Voronoi encoder leaves out sites that provably weigh next to nothing (`assignment.EPSILON`);
+        `exact` computes every site's share as the formula is written.
         """
         for option, value in (("batch_size", batch_size), ("top_k", top_k)):
             if value is not None and value < 1:
                 raise ConfigError(f"{option} is {value}; it must be at least 1")
         self.device = find_device(device)
         self.precision: Precision = precision
-        self.name, self._places = _open(model, self.device, precision, top_k)
+        self.name, self._places = _open(model, self.device, precision, top_k, exact)
         self.batch_size = batch_size or self._places.batch_size
 
     @property
@@ -143,7 +146,7 @@ class Embedder:
             attention = encoding.token_attention
             return encoding.embedding, encoding.site_weights, *([] if attention is None else [attention])
 
-        embedding, weights, *attention = self._over_batches(places, parts)
+        embedding, weights, *attention = self._over_sites(voronoi, places, parts)
         return Explanation(embedding, attention[0] if attention else None, weights)
 
     def support(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Support:
@@ -156,7 +159,7 @@ class Embedder:
             entropies = [torch.special.entr(v.weights(here)).sum(-1) for v in voronoi.encoder.voronois()]
             return torch.stack(entropies).mean(0), _nearest(voronoi.encoder, here, 1)[1][..., 0]
 
-        return Support(*self._over_batches(places, parts))
+        return Support(*self._over_sites(voronoi, places, parts))
 
     def nearest_sites(
         self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None, count: int = 5
@@ -166,19 +169,30 @@ class Embedder:
         if not 1 <= count <= voronoi.encoder.config.num_sites:
             raise ConfigError(f"count is {count}; it must lie between 1 and {voronoi.encoder.config.num_sites}")
         places = read_places(points, lat, lon, xyz)
-        parts = self._over_batches(places, lambda batch: _nearest(voronoi.encoder, voronoi.directions(batch), count))
-        return NearestSites(*parts)
+
+        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+            return _nearest(voronoi.encoder, voronoi.directions(batch), count)
+
+        return NearestSites(*self._over_sites(voronoi, places, parts))
 
     def _voronoi(self, asked: str) -> VoronoiPlaces:
         if not isinstance(self._places, VoronoiPlaces):
             raise ConfigError(f"{self.name} has no sites of its own: {asked} is for Voronoi encoders without retrieval")
         return self._places
 
+    def _over_sites(
+        self, voronoi: VoronoiPlaces, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]]
+    ) -> list[Array]:
+        """The same where every place looks at every site: fewer places at once."""
+        return self._over_batches(places, parts, min(self.batch_size, voronoi.dense_batch_size))
+
     @torch.inference_mode()
-    def _over_batches(self, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]]) -> list[Array]:
+    def _over_batches(
+        self, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]], batch_size: int | None = None
+    ) -> list[Array]:
         """Run a function of some places over all of them, batch by batch, into arrays allocated once."""
         results: list[Array] = []
-        for start, batch in places.batches(self.batch_size):
+        for start, batch in places.batches(batch_size or self.batch_size):
             for i, part in enumerate(parts(batch)):
                 array = part.to(torch.float32 if part.dtype.itemsize < 4 else part.dtype).cpu().numpy()
                 if start == 0:
@@ -188,14 +202,18 @@ class Embedder:
 
 
 def _open(
-    model: str | os.PathLike[str] | AnyEncoder, device: torch.device, precision: Precision, top_k: int | None
+    model: str | os.PathLike[str] | AnyEncoder,
+    device: torch.device,
+    precision: Precision,
+    top_k: int | None,
+    exact: bool,
 ) -> tuple[str, PlaceEncoder]:
     """What a model is called, and the model prepared for a device and a precision."""
     if isinstance(model, SphericalVoronoiEncoder | LocationEncoder):
         name = model.name if isinstance(model, LocationEncoder) else ""
-        return name or type(model).__name__, build_place_encoder(model, device, precision, top_k)
+        return name or type(model).__name__, build_place_encoder(model, device, precision, top_k, exact)
     named = parse_name(model)
-    encoder = build_place_encoder(load_base(named.base), device, precision, top_k)
+    encoder = build_place_encoder(load_base(named.base), device, precision, top_k, exact)
     if named.mode is None:
         return str(model), encoder
     dtype = torch.float64 if precision == "float64" else torch.float32

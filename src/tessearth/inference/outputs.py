@@ -33,7 +33,9 @@ SUFFIXES: dict[str, OutputFormat] = {
 }
 EMBEDDING = "embedding"
 
-Embeddings = npt.NDArray[np.float32]
+Embeddings = npt.NDArray[np.floating]
+Width = Literal["float32", "float16"]
+"""How many bits each number is stored in."""
 
 
 class Writer(Protocol):
@@ -60,11 +62,27 @@ def output_format(path: str, chosen: str | None = None) -> OutputFormat:
     return SUFFIXES[suffix]
 
 
+def check_schema(kind: OutputFormat, schema: pa.Schema) -> None:
+    """Refuse a table whose columns would collide with the embeddings, before anything is computed."""
+    if kind == "parquet" and EMBEDDING in schema.names:
+        raise TableError(f"the table has a column {EMBEDDING!r} already: leave it out with --keep")
+
+
+def check_width(width: str) -> Width:
+    """The width when there is such a one."""
+    if width not in typing.get_args(Width):
+        raise TableError(f"embeddings are stored as {' or '.join(typing.get_args(Width))}, not as {width!r}")
+    return typing.cast("Width", width)
+
+
 @contextlib.contextmanager
-def open_writer(path: str, kind: OutputFormat, schema: pa.Schema, dim: int) -> Iterator[Writer]:
+def open_writer(
+    path: str, kind: OutputFormat, schema: pa.Schema, dim: int, width: Width = "float32"
+) -> Iterator[Writer]:
     """A writer whose file appears under its name only when the block ends well ("-" is standard output)."""
+    check_schema(kind, schema)
     with _open_target(path) as file:
-        writer = _WRITERS[kind](file, schema, dim)
+        writer = _WRITERS[kind](file, schema, dim, width)
         yield writer
         writer.finish()
 
@@ -88,21 +106,22 @@ def _open_target(path: str) -> Iterator[IO[bytes]]:
 
 
 class _NpyFile:
-    """One growing two-dimensional float32 array as .npy: room for the header first, its row count last."""
+    """One growing two-dimensional array as .npy: room for the header first, its row count last."""
 
     HEADER = 128
 
-    def __init__(self, file: IO[bytes], width: int) -> None:
-        self.file, self.width, self.rows = file, width, 0
+    def __init__(self, file: IO[bytes], dim: int, width: Width) -> None:
+        self.file, self.dim, self.rows = file, dim, 0
+        self.dtype = np.dtype(width).newbyteorder("<")
         file.write(b"\0" * self.HEADER)
 
     def append(self, values: Embeddings) -> None:
-        self.file.write(np.ascontiguousarray(values, dtype="<f4").data)
+        self.file.write(np.ascontiguousarray(values, dtype=self.dtype).data)
         self.rows += len(values)
 
     def finish(self) -> None:
         """Write the header: magic, version 1.0, length, and the array's description padded to the room left."""
-        text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.rows}, {self.width}), }}"
+        text = f"{{'descr': '{self.dtype.str}', 'fortran_order': False, 'shape': ({self.rows}, {self.dim}), }}"
         body = text.ljust(self.HEADER - 11) + "\n"
         self.file.seek(0)
         self.file.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body.encode("latin1"))
@@ -112,8 +131,8 @@ class _NpyFile:
 class NpyWriter:
     """Embeddings alone, (N, D)."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int) -> None:
-        self._array = _NpyFile(file, dim)
+    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
+        self._array = _NpyFile(file, dim, width)
 
     def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
         """Append some rows."""
@@ -127,10 +146,10 @@ class NpyWriter:
 class NpzWriter:
     """`embedding` (N, D), `lat` and `lon` (N,)."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
         self._file = file
         self._spool = typing.cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115
-        self._array = _NpyFile(self._spool, dim)
+        self._array = _NpyFile(self._spool, dim, width)
         self._latlon: list[npt.NDArray[np.float64]] = []
 
     def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
@@ -152,12 +171,11 @@ class NpzWriter:
 
 
 class ParquetWriter:
-    """The columns that travel along, and `embedding` as a fixed-size list of float32."""
+    """The columns that travel along, and `embedding` as a fixed-size list of float32 or float16."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int) -> None:
-        if EMBEDDING in schema.names:
-            raise TableError(f"the table has a column {EMBEDDING!r} already: leave it out with --keep")
-        self._schema = schema.append(pa.field(EMBEDDING, pa.list_(pa.float32(), dim)))
+    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
+        self._dtype = np.dtype(width)
+        self._schema = schema.append(pa.field(EMBEDDING, pa.list_(pa.from_numpy_dtype(self._dtype), dim)))
         compression = dict.fromkeys(_leaves(schema), "zstd") | {f"{EMBEDDING}.list.element": "none"}
         self._writer = pa.parquet.ParquetWriter(
             file, self._schema, compression=compression, use_dictionary=list(_leaves(schema)), write_statistics=False
@@ -165,7 +183,8 @@ class ParquetWriter:
 
     def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
         """Append some rows as one row group."""
-        column = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.reshape(-1)), embeddings.shape[1])
+        numbers = pa.array(embeddings.astype(self._dtype, copy=False).reshape(-1))
+        column = pa.FixedSizeListArray.from_arrays(numbers, embeddings.shape[1])
         self._writer.write_batch(pa.RecordBatch.from_arrays([*batch.rows.columns, column], schema=self._schema))
 
     def finish(self) -> None:
@@ -176,12 +195,13 @@ class ParquetWriter:
 class JsonLinesWriter:
     """One object a line: lat, lon and the embedding."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
+        self._file, self._dtype = file, np.dtype(width)
 
     def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
         """Append some rows."""
-        for (lat, lon), embedding in zip(batch.latlon.tolist(), embeddings, strict=True):
+        stored = embeddings.astype(self._dtype, copy=False)
+        for (lat, lon), embedding in zip(batch.latlon.tolist(), stored, strict=True):
             line = json.dumps({"lat": lat, "lon": lon, EMBEDDING: short_floats(embedding)})
             self._file.write(line.encode() + b"\n")
 
@@ -190,7 +210,7 @@ class JsonLinesWriter:
 
 
 def short_floats(values: Embeddings) -> list[float]:
-    """float32 values with no more digits than it takes to read the same float32 back."""
+    """Values with no more digits than it takes to read the same ones back in their own precision."""
     return [float(str(value)) for value in values]
 
 
@@ -199,7 +219,7 @@ def _leaves(schema: pa.Schema) -> Iterator[str]:
     return (field.name for field in schema if not pa.types.is_nested(field.type))
 
 
-_WRITERS: dict[str, Callable[[IO[bytes], Any, int], Writer]] = {
+_WRITERS: dict[str, Callable[[IO[bytes], Any, int, Width], Writer]] = {
     "npy": NpyWriter,
     "npz": NpzWriter,
     "parquet": ParquetWriter,

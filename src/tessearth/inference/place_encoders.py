@@ -8,7 +8,7 @@ import dataclasses
 import json
 import typing
 from collections.abc import Iterator
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,22 @@ from tessearth.baselines import LocationEncoder
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.geometry import fibonacci_lattice
+from tessearth.inference.fast import FastVoronoi
 from tessearth.inference.place_batches import PlaceBatch
+from tessearth.inference.precision import Precision, network_dtype
 from tessearth.inference.retrieval import Retriever
 
-Precision = Literal["float32", "float64", "bfloat16", "float16"]
+__all__ = ["AnyEncoder", "BaselinePlaces", "PlaceEncoder", "Precision", "RetrievedPlaces", "VoronoiPlaces"]
+
 AnyEncoder = SphericalVoronoiEncoder | LocationEncoder
 
 NUMBERS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 """Of the widest array held at once: 32 MB of float32 keeps a CPU's caches busy, a GPU wants more work per launch."""
 PROBED_PLACES = 256
+CALIBRATION_PLACES = 2048
+"""Spread over the sphere, by which a head is rounded to eight bits."""
+PLACES_TO_GROUP = 2**15
+"""On the fast path: the more places at once, the more of them share a cell and its list of sites."""
 
 
 class PlaceEncoder(Protocol):
@@ -48,18 +55,30 @@ class PlaceEncoder(Protocol):
 
 
 class VoronoiPlaces:
-    """Embeds directions by sites; half precision applies to everything after the site mixture.
+    """Embeds directions by sites; half precision and int8 apply to everything after the site mixture.
 
-    The mixture stays in float32 at least, because sharp sites need its digits.
+    The mixture stays in float32 at least, because sharp sites need its digits. On a CPU places go the fast way, equal
+    to the plain one up to rounding; `exact`, float64 and `top_k` are computed the plain way, as explanations are.
     """
 
     def __init__(
-        self, encoder: SphericalVoronoiEncoder, device: torch.device, precision: Precision, top_k: int | None = None
+        self,
+        encoder: SphericalVoronoiEncoder,
+        device: torch.device,
+        precision: Precision,
+        top_k: int | None = None,
+        exact: bool = False,
     ) -> None:
+        self.is_fast = device.type == "cpu" and top_k is None and not exact and precision != "float64"
+        if precision == "int8" and not self.is_fast:
+            raise ConfigError("precision int8 is for the fast path on a CPU: leave out exact and top_k, use device cpu")
         self.encoder = _prepare_voronoi(encoder, device, precision)
-        self.device, self.top_k = device, top_k
+        self.device, self.precision, self.top_k = device, precision, top_k
         self.dim = encoder.config.output_dim
-        self.batch_size = _batch_size(device, encoder.config.num_sites)
+        self.dense_batch_size = _batch_size(device, encoder.config.num_sites)
+        self.batch_size = PLACES_TO_GROUP if self.is_fast else self.dense_batch_size
+        self._original = encoder if network_dtype(precision).itemsize < 4 else None
+        self._fast: FastVoronoi | None = None
 
     def directions(self, places: PlaceBatch) -> Tensor:
         """Unit vectors on the device, in the sites' own precision, (N, 3)."""
@@ -67,7 +86,22 @@ class VoronoiPlaces:
 
     def embed(self, places: PlaceBatch) -> Tensor:
         """Embeddings of a batch, (N, dim)."""
-        return self.encoder.embed_xyz(self.directions(places), self.top_k)
+        if not self.is_fast:
+            return self.encoder.embed_xyz(self.directions(places), self.top_k)
+        if self._fast is None:
+            self._fast = self._build_fast()
+        return self._fast.embed(self.directions(places))
+
+    def _build_fast(self) -> FastVoronoi:
+        """The fast path; its head is rounded from the weights as they were given."""
+        source = self.encoder
+        if self._original is not None:
+            source = copy.deepcopy(self._original).eval().requires_grad_(False).to(self.device, torch.float32)
+            self._original = None
+        fast = FastVoronoi(source, self.precision)
+        if self.precision == "int8":
+            fast.calibrate(fibonacci_lattice(CALIBRATION_PLACES).float())
+        return fast
 
     def identity(self) -> Iterator[bytes]:
         """The configuration, top_k and every tensor."""
@@ -82,7 +116,9 @@ class BaselinePlaces:
     """
 
     def __init__(self, encoder: LocationEncoder, device: torch.device, precision: Precision) -> None:
-        dtype: torch.dtype = getattr(torch, precision)
+        if precision == "int8":
+            raise ConfigError(f"precision int8 is for Voronoi encoders, and {_name(encoder)} is none: use float32")
+        dtype = network_dtype(precision)
         if encoder.network is None and dtype.itemsize < 4:
             raise ConfigError(
                 f"precision {precision} is that of a network, and {_name(encoder)} has none: use float32 or float64"
@@ -137,13 +173,13 @@ class RetrievedPlaces:
 
 
 def build_place_encoder(
-    encoder: AnyEncoder, device: torch.device, precision: Precision, top_k: int | None
+    encoder: AnyEncoder, device: torch.device, precision: Precision, top_k: int | None, exact: bool = False
 ) -> PlaceEncoder:
     """Prepare a model for a device and a precision."""
     if precision not in typing.get_args(Precision):
         raise ConfigError(f"precision is {precision!r}; it must be one of {', '.join(typing.get_args(Precision))}")
     if isinstance(encoder, SphericalVoronoiEncoder):
-        return VoronoiPlaces(encoder, device, precision, top_k)
+        return VoronoiPlaces(encoder, device, precision, top_k, exact)
     if top_k is not None:
         raise ConfigError(f"top_k keeps the nearest sites of a Voronoi encoder, and {_name(encoder)} has none")
     return BaselinePlaces(encoder, device, precision)
@@ -154,7 +190,7 @@ def _prepare_voronoi(
 ) -> SphericalVoronoiEncoder:
     """A copy in evaluation mode on the device; sites keep at least float32 whatever the rest is rounded to."""
     prepared = copy.deepcopy(encoder).eval().requires_grad_(False).to(device)
-    dtype: torch.dtype = getattr(torch, precision)
+    dtype = network_dtype(precision)
     prepared.to(dtype)
     if dtype.itemsize < 4:
         for module, original in zip(prepared.voronois(), encoder.voronois(), strict=True):

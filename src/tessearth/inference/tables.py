@@ -22,6 +22,8 @@ from tessearth.inference.geoparquet import decode_points, geometry_column
 from tessearth.settings import did_you_mean
 
 ROWS_AT_ONCE = 16_384
+BUFFERED_BYTES = 2**20
+"""Read of a Parquet column at once; without a limit a whole row group is held, however long its writer made it."""
 STANDARD_STREAM = "-"
 
 
@@ -45,6 +47,11 @@ class PointTable(NamedTuple):
     """How many rows there are, when the format tells."""
     share_read: Callable[[], float | None]
     """How much of the input has been read, 0 to 1, when that can be known."""
+
+    def expected_rows(self, read: int) -> int | None:
+        """How many rows there will be; a csv does not say, but the share of its bytes that `read` rows took does."""
+        share = self.share_read()
+        return round(read / share) if share else self.total_rows
 
 
 @contextlib.contextmanager
@@ -97,7 +104,7 @@ def _open_table(file: IO[bytes], name: str, lat: str | None, lon: str | None, ke
 def _open_parquet(
     file: IO[bytes], name: str, lat: str | None, lon: str | None, keep: Sequence[str] | None
 ) -> PointTable:
-    parquet = pa.parquet.ParquetFile(file, pre_buffer=False)
+    parquet = pa.parquet.ParquetFile(file, pre_buffer=False, buffer_size=BUFFERED_BYTES)
     schema = parquet.schema_arrow
     rows = parquet.metadata.num_rows
     _check_some_rows(rows)

@@ -1,0 +1,70 @@
+"""`tessearth raster`: a map of embeddings as GeoTIFF, Zarr or H3 table."""
+
+from typing import Annotated
+
+import typer
+
+from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, warn_if_untrained
+from tessearth.cli.progress import work_progress
+from tessearth.errors import ConfigError
+
+
+def raster(
+    out: Annotated[str, typer.Option(metavar="FILE", help="x.tif (GeoTIFF), x.zarr, or x.parquet (H3 cells).")],
+    bbox: Annotated[
+        str,
+        typer.Option(metavar="WEST,SOUTH,EAST,NORTH", help="Degrees; west above east crosses the antimeridian."),
+    ] = "-180,-90,180,90",
+    resolution: Annotated[float | None, typer.Option(metavar="DEGREES", help="The side of a cell of a grid.")] = None,
+    h3: Annotated[int | None, typer.Option(metavar="RES", help="Resolution of H3 cells, 0 to 15.")] = None,
+    dims: Annotated[
+        int | None, typer.Option(help="Keep the first so many dimensions [default: 64, or all of a narrower model].")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="int8 (with scale and offset in the metadata), float16 or float32.")
+    ] = "int8",
+    land: Annotated[bool, typer.Option("--land", help="Only cells on land north of 60 S; elsewhere nodata.")] = False,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS|local", help="Compute on a Dask cluster, such as tcp://host:8786.")
+    ] = None,
+    model: ModelOption = DEFAULT_MODEL,
+    device: DeviceOption = None,
+    precision: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16, of the model.")] = "float32",
+) -> None:
+    """Write a map of embeddings; interrupted at any moment, the same command goes on and gives the same bytes.
+
+    tessearth raster --bbox -10,35,30,60 --resolution 0.1 --out europe.tif
+
+    tessearth raster --resolution 0.25 --dtype float16 --land --out earth.zarr
+
+    tessearth raster --bbox 170,-50,-170,-30 --h3 6 --out islands.parquet
+    """
+    sides = _sides(bbox)
+    from tessearth.inference.rasters import write_raster
+
+    with work_progress("embedding", "windows") as advance:
+        written = write_raster(
+            model,
+            out,
+            bbox=sides,
+            resolution=resolution,
+            h3=h3,
+            dims=dims,
+            dtype=dtype,  # type: ignore[arg-type] # it names the choices itself
+            land=land,
+            cluster=cluster,
+            device=device,
+            precision=precision,  # type: ignore[arg-type]
+            progress=advance,
+        )
+    shape = " x ".join(f"{side:,}" for side in written.shape)
+    clipped = f" ({written.clipped:,} values clipped)" if written.clipped else ""
+    print(f"{out}: {shape} {dtype}, off by at most {written.largest_error:.2g}{clipped}, {written.bytes / 1e6:,.1f} MB")
+    warn_if_untrained(model)
+
+
+def _sides(text: str) -> list[float]:
+    try:
+        return [float(side) for side in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"bbox is {text!r}; give WEST,SOUTH,EAST,NORTH in degrees such as -10,35,30,60") from None

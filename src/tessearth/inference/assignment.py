@@ -1,0 +1,153 @@
+"""Which sites can matter where: cells of the sphere, each with a list of sites and a proof of what the rest may weigh.
+
+With affine logits l_k(x) = <a_k, x> + b_k, their log-sum L(x) is convex in x, so its tangent at a cell's centre c lies
+below it everywhere: L(x) >= L(c) + <m, x - c>, m = sum_k w_k(c) a_k. Hence, for every x of the cell,
+
+    log w_k(x) = l_k(x) - L(x) <= b_k - L(c) + <m, c> + max_x <a_k - m, x>,
+
+and the maximum of a linear function over the cap around the cell has a closed form. Sites are dropped, the least
+first, while their bounds add up to at most epsilon. Nothing is assumed of the sites: any mix of sharpness, any
+territory, on the sphere or off it.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tessearth.encoder.voronoi import SoftVoronoi
+
+EPSILON = 1e-6
+"""The most that the weights of all sites left out may add up to, at any point."""
+
+ROUNDING = 1e-6
+"""Radians by which a cell's cap is widened, for points that rounding puts on the wrong side of an edge."""
+
+BISECTIONS = 10
+NUMBERS_AT_ONCE = 2**21
+
+
+class AffineLogits(NamedTuple):
+    """A tessellation's logits as the affine map of the position that they are: l(x) = slopes x + offsets."""
+
+    slopes: Tensor
+    """tau_k s_k, (K, 3)."""
+    offsets: Tensor
+    """0, or territory - tau for decoupled logits, (K,)."""
+
+    def at(self, xyz: Tensor) -> Tensor:
+        """(N, 3) -> (N, K)."""
+        return torch.addmm(self.offsets, xyz, self.slopes.T)
+
+    def of(self, sites: Tensor) -> "AffineLogits":
+        """The same for some of the sites."""
+        return AffineLogits(self.slopes.index_select(0, sites), self.offsets.index_select(0, sites))
+
+
+def read_logits(voronoi: SoftVoronoi) -> AffineLogits:
+    """The affine map behind a tessellation's logits, computed in float64 and kept so."""
+    sharpness = voronoi.log_sharpness.detach().double().exp()
+    positions = voronoi.directions.detach().double()
+    if voronoi.config.on_sphere:
+        positions = torch.nn.functional.normalize(positions, dim=-1)
+    decoupled = voronoi.config.logits == "decoupled"
+    offsets = voronoi.territory.detach().double() - sharpness if decoupled else torch.zeros_like(sharpness)
+    return AffineLogits(positions * sharpness[:, None], offsets)
+
+
+class CubeCells:
+    """The sphere as a cube's six faces, each cut into side x side cells of nearly equal size.
+
+    A cell's edges are great circles, so the point of it farthest from its centre is a corner. Poles and antimeridian
+    are ordinary places.
+    """
+
+    def __init__(self, side: int) -> None:
+        self.side = side
+        self.count = 6 * side * side
+
+    def find(self, xyz: Tensor) -> Tensor:
+        """The cell of each direction, (N, 3) -> (N,) whole numbers below `count`."""
+        axis = xyz.abs().argmax(dim=-1, keepdim=True)
+        height = xyz.gather(-1, axis)
+        others = torch.cat((xyz.gather(-1, (axis + 1) % 3), xyz.gather(-1, (axis + 2) % 3)), dim=-1)
+        warped = torch.atan(others / height.abs()) * (4 / math.pi)
+        steps = ((warped + 1) * (self.side / 2)).long().clamp_(0, self.side - 1)
+        face = 2 * axis[:, 0] + (height[:, 0] < 0)
+        return (face * self.side + steps[:, 0]) * self.side + steps[:, 1]
+
+    def caps(self, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """Centres, (M, 3), and angular radii, (M,) in radians, of caps that hold the cells, in float64."""
+        corners = torch.tensor([(0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1)], dtype=torch.float64)
+        face, rest = cells // self.side**2, cells % self.side**2
+        steps = torch.stack((rest // self.side, rest % self.side), dim=-1)[:, None, :] + corners  # (M, 5, 2)
+        flat = torch.tan((steps * (2 / self.side) - 1) * (math.pi / 4))
+        axis, height = (face // 2)[:, None, None].expand(-1, 5, 1), (1.0 - 2.0 * (face % 2).double())
+        xyz = torch.empty(len(cells), 5, 3, dtype=torch.float64)
+        xyz.scatter_(-1, axis, height[:, None, None].expand(-1, 5, 1))
+        xyz.scatter_(-1, (axis + 1) % 3, flat[..., :1])
+        xyz.scatter_(-1, (axis + 2) % 3, flat[..., 1:])
+        xyz = torch.nn.functional.normalize(xyz, dim=-1)
+        half_chord = (xyz[:, 1:] - xyz[:, :1]).norm(dim=-1).amax(dim=-1) / 2
+        return xyz[:, 0], 2 * torch.asin(half_chord.clamp(max=1)) + ROUNDING
+
+
+def bound_weights(logits: AffineLogits, centres: Tensor, radii: Tensor) -> Tensor:
+    """What no site's weight exceeds anywhere in the caps, (M, K): (M, 3) centres and (M,) radii in radians."""
+    at_centre = logits.at(centres)
+    log_sum = at_centre.logsumexp(dim=-1, keepdim=True)
+    tangent = torch.softmax(at_centre, dim=-1) @ logits.slopes  # m, (M, 3)
+    at_tangent = (tangent * centres).sum(-1, keepdim=True)  # <m, c>
+    along = at_centre - logits.offsets - at_tangent  # <a_k - m, c>
+    square = (logits.slopes.square().sum(-1) - 2 * tangent @ logits.slopes.T).add_(tangent.square().sum(-1, True))
+    length = square.clamp_(min=0).sqrt()
+    across = (length - along).clamp_(min=0).mul_((length + along).clamp_(min=0)).sqrt_()
+    cosine, sine = radii.cos()[:, None], radii.sin()[:, None]
+    # The cap's best point for a direction inside the cap is that direction, else the nearest one on its rim.
+    highest = torch.where(along >= length * cosine, length, along * cosine + across * sine)
+    return highest.add_(logits.offsets + at_tangent - log_sum).exp_().clamp_(max=1)
+
+
+def keep_sites(bounds: Tensor, epsilon: float) -> Tensor:
+    """Which sites stay, (M, K) bounds -> (M, K): those left out have bounds that add up to at most epsilon.
+
+    A threshold per cell is found by halving: at the lower end it always holds, since K sites of epsilon / K do.
+    """
+    low = torch.full((len(bounds), 1), math.log(epsilon / bounds.shape[1]), dtype=bounds.dtype)
+    high = torch.full_like(low, math.log(2 * epsilon))
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        dropped = torch.where(bounds <= middle.exp(), bounds, 0).sum(-1, keepdim=True)
+        fits = dropped <= epsilon
+        low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
+    return bounds > low.exp()
+
+
+class SiteLists:
+    """For cells of one size, the sites that can matter in each; made when a cell is first met and remembered."""
+
+    def __init__(self, logits: AffineLogits, side: int, epsilon: float = EPSILON) -> None:
+        self.logits, self.epsilon, self.cells = logits, epsilon, CubeCells(side)
+        self.known = torch.zeros(self.cells.count, dtype=torch.bool)
+        self._lists: dict[int, Tensor] = {}
+        self.expected = self._sample_length()
+        """How long a list is on average, from a sample of cells."""
+
+    def prepare(self, cells: Tensor) -> None:
+        """Make the lists of these cells, (M,), where they are not known yet."""
+        wanted = cells[~self.known[cells]]
+        for block in torch.split(wanted, max(1, NUMBERS_AT_ONCE // len(self.logits.offsets))):
+            kept = keep_sites(bound_weights(self.logits, *self.cells.caps(block)), self.epsilon)
+            sites = torch.split(kept.nonzero()[:, 1].int(), kept.sum(-1).tolist())
+            self._lists.update(zip(block.tolist(), (part.clone() for part in sites), strict=True))
+        self.known[wanted] = True
+
+    def __getitem__(self, cell: int) -> Tensor:
+        """The sites of a prepared cell, whole numbers in rising order."""
+        return self._lists[cell]
+
+    def _sample_length(self, size: int = 24) -> float:
+        cells = torch.linspace(0, self.cells.count - 1, min(size, self.cells.count), dtype=torch.float64).long()
+        self.prepare(cells)
+        return sum(len(self[cell]) for cell in cells.tolist()) / len(cells)

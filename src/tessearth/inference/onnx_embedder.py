@@ -1,0 +1,77 @@
+"""`OnnxEmbedder`: an exported model run by onnxruntime, in programs that have no torch."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.coordinates import as_latlon
+from tessearth.errors import WeightsError
+from tessearth.packages import require
+
+FORMAT = "tessearth-onnx-1"
+"""What the file's metadata calls itself; the number is that of this layout."""
+INPUT, OUTPUT = "latlon", "embedding"
+NUMBERS_AT_ONCE = 2**23
+"""Of the widest array the graph makes, so that memory does not grow with the number of places."""
+
+
+class OnnxEmbedder:
+    """Turns places into embeddings by a file that `tessearth export --format onnx` wrote.
+
+        embed = OnnxEmbedder("earth.onnx")
+        embed([(48.86, 2.35)])   # (1, 512), float32
+
+    The graph takes degrees in float64, shape (N, 2), and does its own trigonometry in float64: longitudes wrap, and no
+    digits are lost on the way. Any other runtime of ONNX can run it the same way.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
+        """Open a file; `threads` is how many onnxruntime may use, all cores by default."""
+        self._session = _open_session(Path(path), threads)
+        self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+        if self.metadata.get("format") != FORMAT:
+            raise WeightsError(
+                f"{path} was not written by this tessearth: tessearth export MODEL --format onnx makes one"
+            )
+        self.name = self.metadata["model"]
+        self.dim = int(self.metadata["embedding_width"])
+        self.has_sites = False  # what an embedding is made of is not in the graph
+        self.batch_size = max(1, NUMBERS_AT_ONCE // int(self.metadata["widest"]))
+
+    def fingerprint(self) -> str:
+        """SHA-256 over everything that decides the embeddings, the runtime included."""
+        return f"onnx-{self.metadata['fingerprint']}"
+
+    def __call__(self, points: Any = None, *, lat: Any = None, lon: Any = None) -> npt.NDArray[np.float32]:
+        """The same as `embed`."""
+        return self.embed(points, lat=lat, lon=lon)
+
+    def embed(self, points: Any = None, *, lat: Any = None, lon: Any = None) -> npt.NDArray[np.float32]:
+        """Embeddings of places, (..., D) in float32, from whatever `coordinates.as_latlon` reads."""
+        latlon = as_latlon(points, lat=lat, lon=lon)
+        flat = np.ascontiguousarray(latlon.reshape(-1, 2))
+        embeddings = np.empty((len(flat), self.dim), dtype=np.float32)
+        for start in range(0, len(flat), self.batch_size):
+            some = slice(start, start + self.batch_size)
+            (embeddings[some],) = self._session.run([OUTPUT], {INPUT: flat[some]})
+        return embeddings.reshape(*latlon.shape[:-1], self.dim)
+
+
+def _open_session(path: Path, threads: int | None) -> Any:
+    if not path.is_file():
+        raise WeightsError(
+            f"there is no ONNX file {path}: tessearth export MODEL --format onnx --out FILE.onnx makes one"
+        )
+    runtime = require("onnxruntime", extra="onnx", what="running an ONNX file")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    try:
+        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has a family of its own errors, all of which mean the file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"{path} is damaged or no ONNX model: {reason}") from None
