@@ -59,6 +59,14 @@ def locked_folder(path: Path, *, busy: TessearthError) -> Iterator[None]:
         yield
 
 
+def remove_unfinished(*folders: Path) -> None:
+    """Remove what processes that were killed in the middle of `atomic_write` left in folders that are ours alone."""
+    for folder in folders:
+        for left in folder.glob(".*.part"):
+            if left.is_file():
+                left.unlink(missing_ok=True)
+
+
 def cache_folder(*parts: str) -> Path:
     """The folder prepared data is kept in: $TESSEARTH_CACHE, else the user's cache folder; created when missing."""
     chosen = os.environ.get("TESSEARTH_CACHE")

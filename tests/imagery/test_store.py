@@ -174,6 +174,17 @@ def test_balanced_sources_share_the_variance(raster: Path, tmp_path: Path) -> No
     np.testing.assert_allclose(store.components[store.training, 0].var(axis=0), expected[:30], rtol=1e-3)
 
 
+def test_what_a_kill_left_half_written_goes(raster: Path, finished: Path, tmp_path: Path) -> None:
+    for left in (
+        tmp_path / "store" / ".manifest.json.abc.part",
+        tmp_path / "store" / "encoders" / ".0.safetensors.x.part",
+    ):
+        left.parent.mkdir(parents=True, exist_ok=True)
+        left.write_bytes(b"half")
+    build(make_recipe(raster), tmp_path / "store")
+    assert content(tmp_path / "store") == content(finished)
+
+
 def test_a_finished_store_is_only_opened(raster: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_builder, "build_source", lambda recipe: pytest.fail("the imagery was opened again"))
     before = content(finished)

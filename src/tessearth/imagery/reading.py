@@ -14,7 +14,7 @@ from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.source import Source
 from tessearth.imagery.sources import SOURCES
-from tessearth.imagery.store import Places
+from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.places import sample_elsewhere, sample_land, sample_sphere, split_places
 from tessearth.settings import did_you_mean
@@ -74,7 +74,7 @@ def load_or_fit_encoder(
     card = IMAGE_ENCODERS.get(wanted.encoder)
     if card is None or not card.draws_from_tiles:
         return build_image_encoder(wanted.encoder, device=device, **wanted.encoder_options)
-    kept = store / "encoders" / f"{number}.safetensors"
+    kept = store / ENCODERS / f"{number}.safetensors"
     if kept.is_file():
         return build_image_encoder(kept, device=device)
     sample = np.flatnonzero(~places.validation)[: recipe.fit_places]

@@ -27,7 +27,7 @@ from tessearth.settings import from_plain
 FORMAT = "tessearth-features"
 FORMAT_VERSION = 1
 MANIFEST, PLACES, FEATURES = "manifest.json", "places.parquet", "features.npy"
-COMPONENTS, DIRECTIONS = "components.npy", "components.safetensors"
+COMPONENTS, DIRECTIONS, ENCODERS = "components.npy", "components.safetensors", "encoders"
 JOURNAL = "journal.jsonl"
 CHUNK_PLACES = 2048
 """Features are computed, written and checked so many places at a time."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.files import locked_folder
+from tessearth.files import locked_folder, remove_unfinished
 from tessearth.imagery.components import write_components
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.reading import PlaceReader, build_places, build_source, load_or_fit_encoder
@@ -25,6 +25,7 @@ from tessearth.imagery.recipe import FeatureRecipe, SourceRecipe, made_with
 from tessearth.imagery.source import Source
 from tessearth.imagery.store import (
     CHUNK_PLACES,
+    ENCODERS,
     FEATURES,
     FORMAT,
     FORMAT_VERSION,
@@ -70,6 +71,7 @@ def build_store(
         return _open_finished(recipe, path)
     busy = DataError(f"another process is making {path}; wait for it, or choose another --out")
     with locked_folder(path, busy=busy):
+        remove_unfinished(path, path / ENCODERS)
         first = recipe.sources[0]
         sources = [build_source(each) for each in recipe.sources]
         places = build_places(recipe.places, sources[0], first.kind)

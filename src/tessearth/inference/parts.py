@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, OutputError
-from tessearth.files import atomic_write, locked_folder, write_bytes
+from tessearth.files import atomic_write, locked_folder, remove_unfinished, write_bytes
 
 Embeddings = npt.NDArray[np.floating]
 
@@ -30,8 +30,7 @@ class Parts:
 
     def begin(self, job: Mapping[str, object]) -> None:
         """Say what is encoded here; parts that belong to something else are refused, not overwritten."""
-        for left in self.folder.glob(".*.part"):  # a killed process's unfinished files
-            left.unlink(missing_ok=True)
+        remove_unfinished(self.folder)
         journal = self.folder / "job.json"
         described = json.loads(json.dumps(dict(job)))
         if not journal.is_file():

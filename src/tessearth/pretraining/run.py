@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
-from tessearth.files import atomic_write, locked_folder, write_bytes
+from tessearth.files import atomic_write, locked_folder, remove_unfinished, write_bytes
 from tessearth.pretraining.location_side import TrainableEncoder, save_encoder
 from tessearth.pretraining.recipe import Recipe
 from tessearth.pretraining.recipe_files import first_difference, to_toml
@@ -77,6 +77,7 @@ class RunFolder:
         busy = OutputError(f"another process is training {self.path}; choose another --out")
         with locked_folder(self.path, busy=busy):
             (self.path / "weights").mkdir(exist_ok=True)
+            remove_unfinished(self.path, self.path / "weights")
             yield
 
     def begin(self, recipe: Recipe, *, resume: bool) -> None:
