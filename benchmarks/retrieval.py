@@ -4,8 +4,7 @@ Run: PYTHONPATH=src python3 benchmarks/retrieval.py                      both mo
      PYTHONPATH=src python3 benchmarks/retrieval.py --device cuda        our side and the matrices of PyTorch on a GPU
 
 "formula" is the published form word for word in numpy and float64; the other two are the same in PyTorch. All use the
-same cores, take turns, and the best round of each counts. Keys and values are random, which no shortcut can exploit;
-of the embeddings of trained encoders over 90 % of the rows carry weight too, so none is left out.
+same cores, take turns, and the best round of each counts. Keys and values are random, which no shortcut can exploit.
 """
 
 import argparse
