@@ -4,12 +4,15 @@
 
 A plan (TOML) has `[sources.NAME]` tables (kind, options), `places`, a `[base]` recipe without features, and `[[run]]`
 tables: name, `sources` (which ones, default all), `set` (changes to the base, dotted), `seeds`, `flattening` of the
-spectrum, `land_only`, and `keep` for runs whose weights are wanted. Each source's features are computed once; a run's
-features are the principal components of its sources joined. Results go to FOLDER/results.jsonl, one line per run and
-seed.
+spectrum, `land_only`, `baseline` (a published encoder instead of ours, by the name of its recipe), and `keep` for runs
+whose weights are wanted. Each source's features are computed once; a run's features are the principal components of
+its sources joined. With `--store` they are read from a store of `tessearth features` instead, its sources named in the
+plan's `names`; and a plan without `[base]` builds on the shipped recipe it calls `recipe`. Results go to
+FOLDER/results.jsonl, one line per run and seed.
 
-Files that no package carries are expected in `.carry/`: `blackmarble.mbtiles` and `bluemarble.mbtiles` (night lights to
-zoom 6, days to zoom 6) and `seasons/` (the five nasa-bmng-*_2048.jpg of Debian's gpredict).
+Files that no package carries are expected in `.carry/` by the plans up to the sixth: `blackmarble.mbtiles` and
+`bluemarble.mbtiles` (night lights to zoom 6, days to zoom 6) and `seasons/` (the five nasa-bmng-*_2048.jpg of Debian's
+gpredict). tools/imagery fetches the same.
 
 Choices are made on places and splits that no reported number uses: a benchmark file of another seed
 (`labels.load_benchmark(seed=1)`), random split 7, 10 degree draws 7 and 8. `--report` uses the reported ones instead.
@@ -35,6 +38,7 @@ from tessearth.imagery.store_builder import build_store
 from tessearth.labels import read_benchmark
 from tessearth.pretraining.loop import pretrain
 from tessearth.pretraining.recipe import Recipe
+from tessearth.pretraining.recipe_files import read_recipe
 from tessearth.settings import from_plain
 
 CLASS, NUMBER = ("koppen", "country"), ("temperature", "elevation", "rain", "population")
@@ -66,18 +70,18 @@ def make_source(arguments):
 
 
 @torch.no_grad()
-def join(folder, names, width, device, flattening=0.0):
+def join(folder, names, width, device, flattening, columns):
     """The leading components of several sources' features joined, each source divided by its own deviation.
 
     `flattening` divides a component by so high a power of its deviation: 0 keeps the natural spectrum, 1 whitens.
+    `columns` gives a source's features, (places, width).
     """
     path = folder / f"{'+'.join(names)}-{width}-{flattening}.npy"
     if path.exists():
         return path
     rows, parts = 20_000, []
     for name in names:
-        features = np.load(folder / name / "features.npy", mmap_mode="r")
-        part = torch.from_numpy(np.ascontiguousarray(features[:, 0])).to(device)
+        part = torch.from_numpy(np.ascontiguousarray(columns(name))).to(device)
         mean = part.float().mean(0)
         scale = torch.stack([(some.float() - mean).square().mean(0) for some in part.split(rows)]).mean(0).sum().sqrt()
         parts.append((part, mean, scale))
@@ -106,6 +110,9 @@ def train(job):
     begun = time.time()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     recipe = changed(plan["base"], {**run.get("set", {}), "training.seed": seed})
+    if run.get("baseline"):
+        recipe = {key: value for key, value in recipe.items() if key not in ("encoder", "sites")}
+        recipe["baseline"] = load_recipe_table(f"baselines/{run['baseline']}")["baseline"]
     if run.get("reference"):
         features = RandomFeatures(seed=seed)
         embed, took = features.embed, 0.0
@@ -123,9 +130,10 @@ def train(job):
         from tessearth import Embedder
         from tessearth.encoder.weights import load_weights, save
 
-        encoder = load_weights(target / "weights" / "last.safetensors")
-        embed = Embedder(encoder, device=device)
-        if run.get("keep"):
+        last = target / "weights" / "last.safetensors"
+        encoder = None if run.get("baseline") else load_weights(last)
+        embed = Embedder(str(last) if encoder is None else encoder, device=device)
+        if run.get("keep") and encoder is not None:
             save(encoder, Path(kept) / f"{run['name']}-{seed}.safetensors", dtype=torch.float16)
     scores = score_all(embed, read_benchmark(benchmark), REPORTING if reporting else CHOOSING, device)
     line = {
@@ -138,6 +146,13 @@ def train(job):
     if not run.get("reference"):
         line["validation"] = {k: v for k, v in result.validation.items() if not isinstance(v, dict)}
     return line
+
+
+def load_recipe_table(name):
+    """A shipped recipe as a plain table, what it builds on merged in, without its features."""
+    table = read_recipe(name).to_dict()
+    table.pop("features", None)
+    return {key: value for key, value in table.items() if value is not None}
 
 
 def changed(base, changes):
@@ -211,6 +226,7 @@ def main():
     parser.add_argument("--benchmark", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--features", default="/tmp/study")
+    parser.add_argument("--store", help="a store of `tessearth features` to take the features from")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--report", action="store_true", help="score on the reported splits")
     parser.add_argument("--stop-after", type=float, default=1e9, help="start no run after so many seconds")
@@ -221,22 +237,19 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     context = get_context("spawn")
-    wanted = {name: plan["sources"][name] for run in plan["run"] for name in run.get("sources", plan["sources"])}
-    with ProcessPoolExecutor(max(1, len(wanted)), mp_context=context) as pool:
-        jobs = [(name, source, plan["places"], folder) for name, source in wanted.items()]
-        for name, shape, took in pool.map(make_source, jobs):
-            print(f"{name}: {shape} in {took} s", flush=True)
-    first = FeatureStore(folder / next(iter(wanted)), verify=False)
-    held = np.zeros(len(first.latlon), dtype=bool)
-    held[first.validation] = True
-    np.savez(folder / "places.npz", latlon=first.latlon, validation=held)
+    if "recipe" in plan:
+        plan["base"] = load_recipe_table(plan["recipe"])
+    if arguments.store:
+        names, latlon, held, columns = open_store(plan, arguments.store)
+    else:
+        names, latlon, held, columns = make_sources(plan, folder, context)
+    np.savez(folder / "places.npz", latlon=latlon, validation=held)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for run in plan["run"]:
         width = run.get("components", changed(plan["base"], run.get("set", {}))["encoder"].get("output_dim", 512))
         if not run.get("reference"):
-            run["path"] = str(
-                join(folder, list(run.get("sources", plan["sources"])), width, device, run.get("flattening", 0.0))
-            )
+            flattening = run.get("flattening", plan.get("flattening", 0.0))
+            run["path"] = str(join(folder, list(run.get("sources", names)), width, device, flattening, columns))
     torch.cuda.empty_cache() if device == "cuda" else None
     print(f"features ready after {time.time() - begun:.0f} s", flush=True)
     jobs = [
@@ -251,6 +264,32 @@ def main():
             log.write(json.dumps(line) + "\n")
             log.flush()
             print(shown(line), flush=True)
+
+
+def make_sources(plan, folder, context):
+    """Every source's features in a store of its own, made side by side."""
+    wanted = {name: plan["sources"][name] for run in plan["run"] for name in run.get("sources", plan["sources"])}
+    with ProcessPoolExecutor(max(1, len(wanted)), mp_context=context) as pool:
+        jobs = [(name, source, plan["places"], folder) for name, source in wanted.items()]
+        for name, shape, took in pool.map(make_source, jobs):
+            print(f"{name}: {shape} in {took} s", flush=True)
+    first = FeatureStore(folder / next(iter(wanted)), verify=False)
+    columns = lambda name: np.load(folder / name / "features.npy", mmap_mode="r")[:, 0]  # noqa: E731
+    return list(plan["sources"]), first.latlon, held_out(first), columns
+
+
+def open_store(plan, path):
+    """The sources of a ready store under the plan's names."""
+    store = FeatureStore(path, verify=False)
+    ends = np.cumsum(store.manifest["widths"])
+    where = dict(zip(plan["names"], zip(ends - store.manifest["widths"], ends, strict=True), strict=True))
+    return plan["names"], store.latlon, held_out(store), lambda name: store.features[:, 0, slice(*where[name])]
+
+
+def held_out(store):
+    held = np.zeros(len(store.latlon), dtype=bool)
+    held[store.validation] = True
+    return held
 
 
 def guarded(job, last_start):

@@ -8,7 +8,22 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tessearth.cli import bench, encode, evaluate, export, features, finetune, info, pretrain, prior, raster, retrieve
+from tessearth.cli import (
+    bench,
+    encode,
+    evaluate,
+    explore,
+    export,
+    features,
+    finetune,
+    info,
+    plot,
+    pretrain,
+    prior,
+    raster,
+    retrieve,
+    serve,
+)
 from tessearth.errors import CoordinateWarning, TessearthError
 from tessearth.version import __version__
 
@@ -28,9 +43,12 @@ app.command("finetune")(finetune.finetune)
 app.command("predict")(finetune.predict)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(evaluate.compare)
+app.command("plot")(plot.plot)
 app.command("raster")(raster.raster)
 app.command("info")(info.info)
 app.command("bench")(bench.bench)
+app.command("serve")(serve.serve)
+app.command("explore")(explore.explore)
 app.add_typer(retrieve.app, name="retrieve")
 app.add_typer(prior.app, name="prior")
 

@@ -4,7 +4,6 @@ The world is drawn in the Equal Earth projection, so that a region counts for wh
 part of it are drawn on a plane that is true at their middle.
 """
 
-import functools
 import io
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.evaluation.recorder import Prediction
-from tessearth.labels import load_outlines
+from tessearth.labels.rings import outline_rings, world_rings
 from tessearth.packages import require
 
 Array = npt.NDArray[Any]
@@ -29,10 +28,6 @@ OTHER_COLOUR = "#b8b8b8"
 RIGHT, WRONG = "#0072B2", "#D55E00"
 LINE_COLOUR = "#666666"
 NUMBERS, DIFFERENCES = "viridis", "PuOr"
-SMALLEST_ISLAND = 1.0
-"""Degrees: rings of less extent are left out of a world map, where they would be a dot."""
-WORLD_STEP_DEGREES = 0.15
-"""Vertices nearer than this to the last one drawn are left out of a world map."""
 
 
 class View(NamedTuple):
@@ -98,14 +93,14 @@ def _draw_ground(axis: Any, view: View, places: Floats) -> None:
     if view.middle is None:
         edge = np.concatenate((_meridian(-180.0), _meridian(180.0)[::-1]))
         axis.fill(*equal_earth(edge).T, facecolor="#f3f5f7", edgecolor="#999999", linewidth=0.6, zorder=0)
-        lines = [equal_earth(ring) for ring in _world_rings()]
+        lines = [equal_earth(ring) for ring in world_rings()]
     else:
         points = view.project(places)
         low, high = points.min(0), points.max(0)
         pad = max(float((high - low).max()) * MARGIN, 0.05)
         axis.set(xlim=(low[0] - pad, high[0] + pad), ylim=(low[1] - pad, high[1] + pad), facecolor="#f3f5f7")
         near = np.array(view.middle)
-        lines = [view.project(ring) for ring in _rings() if np.abs(ring - near).min(0).max() < LOCAL_DEGREES]
+        lines = [view.project(ring) for ring in outline_rings() if np.abs(ring - near).min(0).max() < LOCAL_DEGREES]
     axis.add_collection(
         collections.LineCollection(lines, colors=LINE_COLOUR, linewidths=0.3, zorder=3), autolim=view.middle is None
     )
@@ -172,23 +167,3 @@ def _scatter(axis: Any, view: View, places: Floats, values: Array | None, **styl
 def _meridian(lon: float) -> Floats:
     lat = np.linspace(-90, 90, 91)
     return np.stack((lat, np.full_like(lat, lon)), axis=-1)
-
-
-@functools.cache
-def _rings() -> tuple[Floats, ...]:
-    return tuple(ring for outline in load_outlines() for ring in outline.rings)
-
-
-@functools.cache
-def _world_rings() -> tuple[Floats, ...]:
-    """The larger rings, with as many vertices as a world map can show."""
-    large = [ring for ring in _rings() if np.ptp(ring, axis=0).max() >= SMALLEST_ISLAND]
-    return tuple(_thinned(ring) for ring in large)
-
-
-def _thinned(ring: Floats) -> Floats:
-    """A ring with one vertex for every stretch of `WORLD_STEP_DEGREES` along it."""
-    length = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(ring, axis=0).T))))
-    kept = np.concatenate(([True], np.diff(np.floor(length / WORLD_STEP_DEGREES)) > 0))
-    kept[-1] = True
-    return np.asarray(ring[kept])

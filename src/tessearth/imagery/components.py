@@ -1,4 +1,4 @@
-"""Principal components of stored features, kept beside them with their natural spectrum (not whitened)."""
+"""Principal components of stored features, kept beside them with their natural spectrum or a flatter one."""
 
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,20 @@ Floats = npt.NDArray[np.float64]
 
 
 def write_components(
-    path: Path, manifest: dict[str, Any], width: int, training: npt.NDArray[np.int64], *, balanced: bool = False
+    path: Path,
+    manifest: dict[str, Any],
+    width: int,
+    training: npt.NDArray[np.int64],
+    *,
+    balanced: bool = False,
+    flattening: float = 0.0,
 ) -> dict[str, Any]:
     """Find the leading directions of the training places' features and project all features onto them.
 
     `balanced` first multiplies each source's features by one number, so that all have the same total variance and a
-    feature's is 1 on average. Returns what the manifest says of the components: their number and the share of the
-    variance they keep.
+    feature's is 1 on average. `flattening` divides every component by so high a power of its deviation, taken relative
+    to the first one's, so that the first stays as it is. Returns what the manifest says of the components: their number
+    and the share of the variance they keep.
     """
     features = open_array(path / FEATURES, feature_shape(manifest), manifest["dtype"])
     if width > features.shape[-1]:
@@ -31,14 +38,15 @@ def write_components(
     scale = _balance(covariance, manifest["widths"]) if balanced else np.ones(len(mean))
     variance, directions = np.linalg.eigh(covariance * scale[:, None] * scale)
     variance, directions = variance[::-1], _oriented(directions[:, ::-1]) * scale[:, None]
-    kept = {"mean": mean, "directions": directions[:, :width].T, "variance": variance[:width]}
+    directions = directions[:, :width] / _deviation(variance[:width]) ** flattening
+    kept = {"mean": mean, "directions": directions.T, "variance": variance[:width]}
     with atomic_write(path / COMPONENTS) as file:
         shape = (*features.shape[:2], width)
         header = {"descr": features.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(features), step):
             centred = features[start : start + step].astype(np.float64) - mean
-            file.write(np.ascontiguousarray(centred @ directions[:, :width]).astype(features.dtype).data)
+            file.write(np.ascontiguousarray(centred @ directions).astype(features.dtype).data)
     narrow = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in kept.items()}
     write_bytes(path / DIRECTIONS, safetensors.numpy.save(narrow))
     return {"width": width, "share_of_variance": float(variance[:width].sum() / max(variance.sum(), 1e-300))}
@@ -66,6 +74,12 @@ def _balance(covariance: Floats, widths: list[int]) -> Floats:
     blocks = np.split(np.diag(covariance), np.cumsum(widths)[:-1])
     scales = [np.sqrt(sum(widths) / len(widths) / max(float(block.sum()), 1e-300)) for block in blocks]
     return np.repeat(scales, widths)
+
+
+def _deviation(variance: Floats) -> Floats:
+    """Deviations relative to the first one's, (width,); never so small that rounding noise would be blown up."""
+    relative: Floats = np.sqrt(np.maximum(variance / max(float(variance[0]), 1e-300), 1e-9))
+    return relative
 
 
 def _oriented(directions: Floats) -> Floats:

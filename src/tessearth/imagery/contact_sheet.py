@@ -33,7 +33,10 @@ def draw_contact_sheet(store: FeatureStore, path: str | Path, *, count: int = 48
     reader = PlaceReader(sources, store.latlon, store.recipe)
     per_place = [reader.read(int(row), 1) for row in chosen]
     blocks = [
-        (f"{recipe.kind}, view {view}", _stretch(np.concatenate([tiles[i][view] for tiles in per_place]), source.bands))
+        (
+            f"{recipe.kind}, view {view}",
+            to_picture(np.concatenate([tiles[i][view] for tiles in per_place]), source.bands),
+        )
         for i, (recipe, source) in enumerate(zip(store.recipe.sources, sources, strict=True))
         for view in range(store.recipe.views)
     ]
@@ -61,8 +64,8 @@ def _paint(
     return sheet
 
 
-def _stretch(tiles: npt.NDArray[np.float32], bands: tuple[str, ...]) -> npt.NDArray[np.uint8]:
-    """Three bands as bytes, gray when there are fewer."""
+def to_picture(tiles: npt.NDArray[np.float32], bands: tuple[str, ...]) -> npt.NDArray[np.uint8]:
+    """Tiles (N, C, h, w) as bytes of three bands, (N, 3, h, w), gray when there are fewer, stretched together."""
     for wanted in (("red", "green", "blue"), ("B04", "B03", "B02")):
         if all(band in bands for band in wanted):
             shown = tiles[:, [bands.index(band) for band in wanted]]

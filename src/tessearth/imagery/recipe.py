@@ -97,6 +97,10 @@ class FeatureRecipe:
     balanced: bool = False
     """Whether every source has the same share of the variance in the components, however wide or loud it is."""
 
+    flattening: float = 0.0
+    """Components are divided by so high a power of their deviation: 0 keeps their spectrum as it is, 1 makes all of
+    them count the same, which hurts; a little helps finer detail to be learned."""
+
     seed: int = 0
     """Of everything random but the places: filters, views."""
 
@@ -111,6 +115,8 @@ class FeatureRecipe:
                 raise ConfigError(f"features.{name} is {getattr(self, name)}; it must be at least 1")
         if self.pca < 0:
             raise ConfigError(f"features.pca is {self.pca}; it must be 0 or more")
+        if not 0 <= self.flattening <= 1:
+            raise ConfigError(f"features.flattening is {self.flattening}; it must lie in [0, 1]")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values as JSON gives them back."""

@@ -213,6 +213,8 @@ def _finish(recipe: FeatureRecipe, path: Path, manifest: dict[str, Any], checksu
     manifest = {**manifest, "chunks": checksums}
     if recipe.pca:
         training = np.flatnonzero(~places.validation)
-        manifest["components"] = write_components(path, manifest, recipe.pca, training, balanced=recipe.balanced)
+        manifest["components"] = write_components(
+            path, manifest, recipe.pca, training, balanced=recipe.balanced, flattening=recipe.flattening
+        )
     write_manifest(path, {**manifest, "complete": True})
     (path / JOURNAL).unlink(missing_ok=True)

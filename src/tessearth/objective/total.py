@@ -49,7 +49,23 @@ class ObjectiveConfig:
     """The feature can also be read off the first n dimensions alone, for each n here, so that they are useful on their
     own; the distillation term is then the mean over the whole embedding and these."""
 
+    position: float = 0.0
+    """How much smooth waves of the place itself count in what is distilled, the image feature counting 1. Images say
+    little of which country or continent a place is in; with this the embedding keeps it in a form probes can read."""
+
+    position_degrees: int = 16
+    """How fine these waves are: spherical harmonics of degree 1 up to this one, the finest 360 / degree long."""
+
+    position_decay: float = 1.0
+    """How much less the finer ones count: waves of degree l are as high as l^-decay."""
+
     def __post_init__(self) -> None:
+        if not self.position >= 0 or not self.position_decay >= 0:
+            raise ConfigError("objective.position and objective.position_decay must be 0 or more")
+        if not 1 <= self.position_degrees <= 100:
+            raise ConfigError(f"objective.position_degrees is {self.position_degrees}; it lies between 1 and 100")
+        if self.position and not self.distillation > 0:
+            raise ConfigError("objective.position is a part of what is distilled; set objective.distillation above 0")
         if any(n < 1 for n in self.prefixes) or len(set(self.prefixes)) < len(self.prefixes):
             raise ConfigError(f"objective.prefixes is {list(self.prefixes)}; widths are different and at least 1")
         if self.prefixes and not self.distillation > 0:
@@ -81,9 +97,9 @@ class Sides(NamedTuple):
     prefix_decoded: tuple[Tensor, ...] = ()
     """What further decoders read off the embeddings' first dimensions, (N, F) each."""
     feature: Tensor | None = None
-    """The frozen image features, (N, F)."""
+    """What decoders are to read: the frozen image features, then waves of the place where they count, (N, F)."""
     variance: Tensor | None = None
-    """Their total variance, ()."""
+    """The total variance of the image features, ()."""
 
 
 class Terms(NamedTuple):

@@ -44,13 +44,14 @@ def fit_image_side_(model: PretrainingModel, batch: Batch) -> None:
     raw = _raw(model, batch.latlon)
     unit = F.normalize(raw, dim=-1)
     read = raw if model.objective.distil_from == "raw" else unit
+    target = model.distilled(batch.latlon, feature)
     if model.image_head is not None:
         _set_ridge_(model.image_head, feature, unit)
     if model.decoder is not None:
-        _set_ridge_(model.decoder, read, feature)
+        _set_ridge_(model.decoder, read, target)
     for decoder in model.prefix_decoders:
         if isinstance(decoder, nn.Linear):
-            _set_ridge_(decoder, read[:, : decoder.in_features], feature)
+            _set_ridge_(decoder, read[:, : decoder.in_features], target)
 
 
 def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from tessearth.encoder.head import reset_linear
 from tessearth.errors import ConfigError
 from tessearth.objective.total import TOKEN_TERMS, ObjectiveConfig, Sides, Terms, total_loss
 from tessearth.pretraining.location_side import TrainableEncoder, side_of
+from tessearth.pretraining.position_waves import PositionWaves
 from tessearth.pretraining.recipe import TrainingRecipe
 
 MAX_LOGIT_SCALE = math.log(100.0)
@@ -52,8 +53,10 @@ class PretrainingModel(nn.Module):
         """Terms of the objective that this encoder has no parts for."""
         self.mixed = training.precision == "bf16"
         self.image_head = nn.Linear(width, output) if _wants_head(training, width, output) else None
-        self.decoder = nn.Linear(output, width) if objective.distillation > 0 else None
-        self.prefix_decoders = nn.ModuleList(nn.Linear(n, width) for n in _prefixes(objective, output))
+        self.waves = PositionWaves(objective, width) if objective.position > 0 else None
+        target = width + (0 if self.waves is None else self.waves.width)
+        self.decoder = nn.Linear(output, target) if objective.distillation > 0 else None
+        self.prefix_decoders = nn.ModuleList(nn.Linear(n, target) for n in _prefixes(objective, output))
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(training.contrastive_temperature)))
         self.register_buffer("feature_mean", moments.mean.float().clone())
         self.register_buffer("feature_scale", (width / moments.variance.clamp_min(1e-30)).sqrt().float().clone())
@@ -79,6 +82,7 @@ class PretrainingModel(nn.Module):
             image_attention = tokens.image_attention(image.detach())
             reconstructed = tokens.attend(image_attention)
         decoded = self._decoded(raw.to(feature.dtype), location)
+        target = self.distilled(latlon, feature) if decoded else feature
         return Sides(
             location=location,
             image=image,
@@ -88,9 +92,13 @@ class PretrainingModel(nn.Module):
             reconstructed=reconstructed,
             decoded=decoded[0] if decoded else None,
             prefix_decoded=tuple(decoded[1:]),
-            feature=feature,
+            feature=target,
             variance=feature.new_full((), feature.shape[-1]),
         )
+
+    def distilled(self, latlon: Tensor, feature: Tensor) -> Tensor:
+        """What decoders are to read: scaled image features (N, F), then the place's waves where they count."""
+        return feature if self.waves is None else torch.cat((feature, self.waves(latlon).to(feature.dtype)), dim=-1)
 
     @torch.no_grad()
     def constrain_(self) -> None:

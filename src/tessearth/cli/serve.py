@@ -1,0 +1,71 @@
+"""`tessearth serve`: a model behind HTTP."""
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, warn_if_untrained
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY_VARIABLE = "TESSEARTH_API_KEY"
+HostOption = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")]
+PortOption = Annotated[int, typer.Option(help="The port to listen on; 0 takes any that is free.")]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--api-key", metavar="TEXT", help=f"Ask for this key; ${KEY_VARIABLE} keeps it out of the history."),
+]
+TrajectoriesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--trajectories", metavar="NPZ", help="The record of the sites' ways [default: the one beside the model]."
+    ),
+]
+RateOption = Annotated[float, typer.Option(help="Requests a second from one client; 0 sets no limit.")]
+CacheOption = Annotated[bool, typer.Option("--cache/--no-cache", help="Keep prepared maps for the next start.")]
+
+
+def serve(
+    model: ModelOption = DEFAULT_MODEL,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8737,
+    api_key: KeyOption = None,
+    rate: RateOption = 1000.0,
+    max_points: Annotated[int, typer.Option(help="Places that one request may hold.")] = 65_536,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a request is given up.")] = 60.0,
+    trajectories: TrajectoriesOption = None,
+    cache: CacheOption = True,
+    device: DeviceOption = None,
+) -> None:
+    """Serve a model: /embed, /similar, /predict, /sites, /cells, /tokens, map tiles; /reference lists them all."""
+    limits = {"rate": rate, "max_points": max_points, "timeout_s": timeout}
+    run(model, device, (host, port), api_key, trajectories, cache, limits)
+
+
+def run(
+    model: str,
+    device: str | None,
+    address: tuple[str, int],
+    api_key: str | None,
+    trajectories: str | None,
+    cache: bool,
+    limits: dict[str, float],
+    page: "Path | None" = None,
+    open_browser: bool = False,
+) -> None:
+    """Open the model and serve it until interrupted."""
+    from tessearth.evaluation.cache import EmbeddingCache
+    from tessearth.explorer.served import Served
+    from tessearth.explorer.server import Address, run_server
+    from tessearth.explorer.settings import ServeSettings
+    from tessearth.inference.embedder import Embedder
+    from tessearth.packages import require
+
+    require("fastapi", extra="serve", what="the server")
+    settings = ServeSettings(api_key=api_key or os.environ.get(KEY_VARIABLE) or None, **limits)  # type: ignore[arg-type]
+    embedder = Embedder(model, device=device)
+    served = Served(embedder, settings, trajectories=trajectories, cache=EmbeddingCache() if cache else None)
+    warn_if_untrained(model)
+    run_server(served, Address(*address), page=page, open_browser=open_browser)

@@ -1,0 +1,163 @@
+"""The application: routes with their types, errors in our words, the gate around all of it, and the page."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tessearth.explorer import schemas
+from tessearth.explorer.gate import Application, Gate, Receive, Scope, Send
+from tessearth.explorer.metrics import CONTENT_TYPE, Metrics
+from tessearth.explorer.page import POLICY
+from tessearth.explorer.reference import reference_page
+from tessearth.explorer.replies import BINARY, REFUSALS, add_error_replies
+from tessearth.explorer.routes import Routes
+from tessearth.explorer.served import Served
+from tessearth.packages import require
+from tessearth.version import __version__
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+PAGE_PATHS = ("/", "/index.html", "/favicon.svg")
+COMPRESSED = ("/sites", "/cells", "/tokens", "/outlines", "/migration", "/openapi.json", "/assets/", "/index.html")
+BYTES = {"type": "string", "format": "binary"}
+PNG: Mapping[str, Any] = {"content": {"image/png": {"schema": BYTES}}}
+
+
+class Route(NamedTuple):
+    """One line of the table below."""
+
+    path: str
+    function: str
+    answer: Any
+    """The dataclass of the answer, or OpenAPI's words for what is not JSON."""
+    methods: tuple[str, ...] = ("GET",)
+    tag: str = "model"
+
+
+ROUTES = (
+    Route("/embed", "embed", schemas.EmbedAnswer, ("POST",), "places"),
+    Route("/embed", "embed_one", schemas.EmbedAnswer, tag="places"),
+    Route("/place", "place", schemas.PlaceAnswer, tag="places"),
+    Route("/similar", "similar", schemas.SimilarAnswer, ("POST",), "places"),
+    Route("/compare", "compare", schemas.CompareAnswer, tag="places"),
+    Route("/predict", "predict", schemas.PredictAnswer, ("POST",), "places"),
+    Route("/sites", "sites", schemas.SitesAnswer),
+    Route("/cells", "cells", {"content": {"application/json": {"schema": {"type": "object"}}}}),
+    Route("/tokens", "tokens", schemas.TokensAnswer),
+    Route("/migration", "migration", schemas.MigrationAnswer),
+    Route("/layers", "layers", list[schemas.LayerAnswer], tag="maps"),
+    Route("/legend/{layer}", "legend", schemas.Legend, tag="maps"),
+    Route("/tiles/{layer}/{z}/{x}/{y}.png", "tile", PNG, tag="maps"),
+    Route("/picture.png", "picture", PNG, tag="maps"),
+    Route("/outlines", "outlines", {"content": {"application/json": {"schema": {"type": "object"}}}}, tag="maps"),
+    Route("/health", "health", schemas.HealthAnswer, tag="server"),
+    Route("/metrics", "metrics_text", {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}, tag="server"),
+)
+
+
+def build_app(served: Served, *, page: Path | None = None) -> Gate:
+    """The application for one model; `page` is the folder of the built page, None serves the API alone."""
+    require("fastapi", extra="serve", what="the server")
+    from fastapi import FastAPI
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: "FastAPI") -> AsyncIterator[None]:
+        async with served:
+            yield
+
+    app = FastAPI(
+        title="tessearth",
+        version=__version__,
+        description="Location encoders: turn a latitude and longitude into an embedding that knows what is there.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's own page loads its scripts from elsewhere; /reference does not
+        redoc_url=None,
+    )
+    metrics = Metrics()
+    _add_gauges(metrics, served)
+    add_error_replies(app)
+    routes = Routes(served, metrics)
+    _add_routes(app, routes)
+    _add_binary_route(app, routes)
+    reference_page(app)
+    if page is not None:
+        _add_page(app, page)
+    return Gate(_Compressing(app), settings=served.settings, metrics=metrics, is_page=_is_page)
+
+
+def _add_routes(app: "FastAPI", routes: Routes) -> None:
+    for route in ROUTES:
+        described = {"description": "Done."}
+        words = route.answer if isinstance(route.answer, Mapping) else {"model": route.answer}
+        app.add_api_route(
+            route.path,
+            getattr(routes, route.function),
+            methods=list(route.methods),
+            tags=[route.tag],
+            response_model=None,
+            responses={200: {**described, **words}, **REFUSALS},
+            operation_id=route.function,
+        )
+
+
+def _add_binary_route(app: "FastAPI", routes: Routes) -> None:
+    """The one route whose body is bytes."""
+    from fastapi import Request
+
+    async def embed_bytes(request: Request) -> Any:
+        return await routes.embed_bytes(await request.body())
+
+    app.add_api_route(
+        "/embed/binary",
+        embed_bytes,
+        methods=["POST"],
+        tags=["places"],
+        response_model=None,
+        description=routes.embed_bytes.__doc__,
+        responses={200: {"description": "Done.", "content": {BINARY: {"schema": BYTES}}}, **REFUSALS},
+        openapi_extra={"requestBody": {"required": True, "content": {BINARY: {"schema": BYTES}}}},
+        operation_id="embed_bytes",
+    )
+
+
+def _add_page(app: "FastAPI", folder: Path) -> None:
+    from fastapi import Response
+    from fastapi.staticfiles import StaticFiles
+
+    async def index() -> Any:
+        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+        return Response((folder / "index.html").read_bytes(), media_type="text/html", headers=headers)
+
+    async def icon() -> Any:
+        return Response((folder / "favicon.svg").read_bytes(), media_type="image/svg+xml")
+
+    app.add_api_route("/", index, include_in_schema=False)
+    app.add_api_route("/index.html", index, include_in_schema=False)
+    app.add_api_route("/favicon.svg", icon, include_in_schema=False)
+    app.mount("/assets", StaticFiles(directory=folder / "assets"))
+
+
+def _add_gauges(metrics: Metrics, served: Served) -> None:
+    batcher = served.batcher
+    metrics.gauge("tessearth_pending_points", "Places waiting for the model.", lambda: batcher.pending)
+    metrics.gauge("tessearth_model_rounds_total", "Calls of the model.", lambda: batcher.rounds, "counter")
+    metrics.gauge("tessearth_ready", "1 when every map is prepared.", lambda: float(served.ready))
+
+
+def _is_page(path: str) -> bool:
+    return path in PAGE_PATHS or path.startswith("/assets/")
+
+
+class _Compressing:
+    """Text that is long gets compressed; pictures and numbers go as they are."""
+
+    def __init__(self, app: Application) -> None:
+        from starlette.middleware.gzip import GZipMiddleware
+
+        self.plain, self.compressed = app, GZipMiddleware(app, minimum_size=4096, compresslevel=5)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = scope["type"] == "http" and (scope["path"] == "/" or scope["path"].startswith(COMPRESSED))
+        await (self.compressed if wanted else self.plain)(scope, receive, send)

@@ -1,0 +1,282 @@
+"""The routes: each reads its request, asks the served model, and answers."""
+
+import json
+from typing import Any, Literal
+
+import numpy as np
+
+from tessearth.coordinates import Floats, as_latlon
+from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
+from tessearth.explorer import answers, migration, pictures
+from tessearth.explorer.fields import DEEPEST_FIELD_ZOOM, FieldName, Recent
+from tessearth.explorer.mercator import check_tile
+from tessearth.explorer.metrics import CONTENT_TYPE, Metrics
+from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
+from tessearth.explorer.replies import json_reply, numbers_reply, plain_numbers, png_reply, text_reply
+from tessearth.explorer.schemas import (
+    EmbedAnswer,
+    EmbedRequest,
+    HealthAnswer,
+    LayerAnswer,
+    PredictAnswer,
+    PredictRequest,
+    SimilarRequest,
+    WorldMap,
+)
+from tessearth.explorer.served import Served
+from tessearth.explorer.tiles import Tiles
+from tessearth.inference.named import is_untrained
+from tessearth.inference.world_maps import world_grid
+from tessearth.version import __version__
+
+LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
+TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]
+
+JSON_NUMBERS = 2**20
+"""Of one answer: beyond that JSON takes seconds to write and binary none."""
+MOST_ALIKE = 200
+SMALLEST_STEP = 1.0
+DAY = 86_400
+LAYERS: dict[LayerName, tuple[FieldName, tuple[str, ...]]] = {
+    "embedding": ("embedding", ()),
+    "sharpness": ("sharpness", ()),
+    "token": ("attention", ("token",)),
+    "similarity": ("embedding", ("lat", "lon")),
+    "prediction": ("embedding", ("probe",)),
+}
+"""The field each layer reads, and the parameters its tiles take."""
+
+
+class Routes:
+    """The functions behind the routes; what is slow runs in a worker, what needs the model goes through the batcher."""
+
+    def __init__(self, served: Served, metrics: Metrics) -> None:
+        self.served, self.metrics, self.tiles = served, metrics, Tiles(served)
+        self._whole: Recent[str] = Recent(8)
+
+    async def embed(self, request: EmbedRequest) -> Any:
+        """Turn places into embeddings: one, or many in the order given."""
+        places = self._places(request)
+        most = JSON_NUMBERS // self.served.embedder.dim
+        if request.format == "json" and places.size // 2 > most:
+            raise ConfigError(
+                f'{len(places)} embeddings are too long for JSON: ask for "binary", or for {most} at most'
+            )
+        rows = await self.served.batcher.embed(places.reshape(-1, 2))
+        found = rows.reshape(*places.shape[:-1], self.served.embedder.dim)
+        if request.format == "binary":
+            return numbers_reply(found)
+        embedding = plain_numbers(found)
+        return json_reply(EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding))
+
+    async def embed_one(self, lat: float, lon: float) -> Any:
+        """The same for one place, by its coordinates in the address."""
+        return await self.embed(EmbedRequest(lat=lat, lon=lon))
+
+    async def embed_bytes(self, body: bytes) -> Any:
+        """Places as little-endian float64 pairs (lat, lon); embeddings as little-endian float32 rows."""
+        if len(body) == 0 or len(body) % 16:
+            raise CoordinateError(f"the body has {len(body)} bytes; places are pairs of float64, 16 bytes each")
+        places = as_latlon(np.frombuffer(body, dtype="<f8").reshape(-1, 2).astype(np.float64))
+        self._check_count(len(places))
+        return numbers_reply(await self.served.batcher.embed(places))
+
+    async def place(self, lat: float, lon: float) -> Any:
+        """What is known of a place, and what the model makes of it: support, tokens, sites."""
+        return json_reply(await self.served.work(answers.answer_place, self.served, as_latlon((lat, lon))))
+
+    async def similar(self, request: SimilarRequest) -> Any:
+        """Places on land that are most like one."""
+        place = as_latlon((request.lat, request.lon))
+        if not 1 <= request.count <= MOST_ALIKE:
+            raise ConfigError(f"count is {request.count}; it must lie between 1 and {MOST_ALIKE}")
+        if not 0 <= request.apart_km <= 20_100:
+            raise ConfigError(f"apart_km is {request.apart_km:g}; it must lie between 0 and 20,100")
+        _ = self.served.land
+        (query,) = await self.served.batcher.embed(place[None])
+        found = answers.answer_similar
+        return json_reply(await self.served.work(found, self.served, place, query, request.count, request.apart_km))
+
+    async def compare(self, lat1: float, lon1: float, lat2: float, lon2: float) -> Any:
+        """How alike two places are, and how far apart."""
+        places = as_latlon([(lat1, lon1), (lat2, lon2)])
+        _ = self.served.land
+        embeddings = await self.served.batcher.embed(places)
+        return json_reply(await self.served.work(answers.compare_places, self.served, places, embeddings))
+
+    async def sites(self) -> Any:
+        """Every site: where it lies, how sharp it is, how much area is nearest to it."""
+        return await self._once("sites", lambda: answers.answer_sites(self.served))
+
+    async def cells(self, tessellation: int = 0) -> Any:
+        """The sites' cells as GeoJSON polygons, split at the antimeridian."""
+        return await self._once(("cells", tessellation), lambda: answers.answer_cells(self.served, tessellation))
+
+    async def tokens(self) -> Any:
+        """Every semantic token: how much it is used, and where it is strongest."""
+        self.served.check_field("attention")
+        self.served.field("attention")
+        return await self._once("tokens", lambda: answers.answer_tokens(self.served))
+
+    async def outlines(self) -> Any:
+        """Coasts and borders as GeoJSON lines."""
+        return await self._once("outlines", answers.answer_outlines)
+
+    async def migration(self, share: float = 0.3, frames: int = 24, seed: int = 0) -> Any:
+        """Where a seeded share of the sites was while the model was trained."""
+        record = self.served.migration
+        if record is None:
+            name = self.served.embedder.name
+            raise UnknownNameError(f"no record of sites came with {name}: serve a run's weights or add --trajectories")
+        return json_reply(migration.describe_migration(record, share=share, frames=frames, seed=seed))
+
+    async def predict(self, request: PredictRequest) -> Any:
+        """Fit a probe on labelled places and answer with its scores and its map."""
+        if len(request.lat) > self.served.settings.max_labels:
+            raise ConfigError(f"{len(request.lat)} labels are too many: send at most {self.served.settings.max_labels}")
+        target = read_target(request)
+        places = as_latlon(lat=request.lat, lon=request.lon)
+        step = request.step_degrees
+        if step is not None and not step >= SMALLEST_STEP:
+            raise ConfigError(f"step_degrees is {step:g}; it must be at least {SMALLEST_STEP:g}")
+        cells = None if step is None else world_grid(step)
+        embeddings = await self.served.batcher.embed(places)
+        probe = await self.served.work(fit_probe, request.name[:200], target, places, embeddings)
+        self.served.probes.put(probe.key, probe)
+        drawn = None if cells is None or step is None else await self._world_map(probe, cells, step)
+        return json_reply(_describe_probe(probe, drawn))
+
+    async def layers(self) -> list[LayerAnswer]:
+        """The layers of the map this model has, and how far each is prepared."""
+        return [self._layer(name) for name in LAYERS if self._has(name)]
+
+    async def legend(
+        self,
+        layer: LayerName,
+        token: int | None = None,
+        lat: float | None = None,
+        lon: float | None = None,
+        probe: str | None = None,
+    ) -> Any:
+        """How a layer's colours are read."""
+        found = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
+        return json_reply(found.legend)
+
+    async def tile(
+        self,
+        layer: TileName,
+        z: int,
+        x: int,
+        y: int,
+        token: int | None = None,
+        lat: float | None = None,
+        lon: float | None = None,
+        probe: str | None = None,
+        sea: bool = True,
+    ) -> Any:
+        """A square of the map as PNG, 256 pixels wide; `earth` is the base. Without `sea` only land is painted."""
+        tile = check_tile(z, x, y)
+        if layer == "earth":
+            if z > pictures.DEEPEST_BASE_ZOOM:
+                raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z ends at {pictures.DEEPEST_BASE_ZOOM}")
+            return png_reply(await self.served.work(pictures.base_tile, tile), max_age=DAY)
+        drawn = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
+        return png_reply(await self.tiles.draw(drawn, tile, sea=sea), max_age=3600)
+
+    async def picture(self, lat: float, lon: float) -> Any:
+        """A place seen from above, 710 km from edge to edge, as PNG."""
+        return png_reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), max_age=DAY)
+
+    async def health(self) -> HealthAnswer:
+        """Whether the server works, and what it serves."""
+        served, settings = self.served, self.served.settings
+        limits = ("max_points", "max_body_bytes", "max_labels", "rate", "timeout_s")
+        return HealthAnswer(
+            status="ok" if served.ready else "starting",
+            version=__version__,
+            model=served.embedder.name,
+            fingerprint=served.fingerprint,
+            embedding_width=served.embedder.dim,
+            sites=served.num_sites,
+            tokens=served.num_tokens,
+            trained=not is_untrained(served.embedder.name),
+            migration=served.migration is not None,
+            pictures=pictures.has_pictures(),
+            limits={name: float(getattr(settings, name)) for name in limits},
+        )
+
+    async def metrics_text(self) -> Any:
+        """Counts and times for Prometheus."""
+        return text_reply(self.metrics.text(), CONTENT_TYPE)
+
+    def _places(self, request: EmbedRequest) -> Floats:
+        for given in (request.points, request.lat, request.lon):
+            if isinstance(given, list):
+                self._check_count(len(given))
+        return as_latlon(request.points, lat=request.lat, lon=request.lon)
+
+    def _check_count(self, count: int) -> None:
+        if count > self.served.settings.max_points:
+            raise ConfigError(f"{count} places are too many: send at most {self.served.settings.max_points} at a time")
+
+    def _has(self, name: LayerName) -> bool:
+        field = LAYERS[name][0]
+        if name == "embedding" and self.served.world.ready("embedding") and self.served.components is None:
+            return False
+        return field == "embedding" or (self.served.has_tokens if field == "attention" else self.served.num_sites > 0)
+
+    def _layer(self, name: LayerName) -> LayerAnswer:
+        field, needs = LAYERS[name]
+        query = "&".join(f"{need}={{{need}}}" for need in needs)
+        return LayerAnswer(
+            name=name,
+            ready=self.served.world.ready(field),
+            progress=self.served.world.progress.get(field, 0.0),
+            needs=list(needs),
+            max_zoom=DEEPEST_FIELD_ZOOM,
+            tiles=f"/tiles/{name}/{{z}}/{{x}}/{{y}}.png" + (f"?{query}" if query else ""),
+        )
+
+    async def _once(self, key: object, make: Any) -> Any:
+        """An answer that is the same for ever, written once."""
+
+        def write() -> str:
+            made = make()
+            plain = (
+                made if isinstance(made, dict) else {name: getattr(made, name) for name in made.__dataclass_fields__}
+            )
+            return json.dumps(plain, default=vars, allow_nan=False, separators=(",", ":"))
+
+        kept = self._whole.get(key) or self._whole.put(key, await self.served.work(write))
+        return text_reply(kept, "application/json")
+
+    async def _world_map(self, probe: FittedProbe, cells: Floats, step: float) -> WorldMap:
+        found = await self.served.batcher.embed(cells.reshape(-1, 2))
+        values = await self.served.work(probe.fit.predict, found)
+        grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
+        return WorldMap(step_degrees=step, values=plain_numbers(grid))
+
+
+def _optional_place(lat: float | None, lon: float | None) -> Floats | None:
+    return None if lat is None or lon is None else as_latlon((lat, lon))
+
+
+def _describe_probe(probe: FittedProbe, drawn: WorldMap | None) -> PredictAnswer:
+    is_class = probe.target.kind == "classify"
+    from tessearth.explorer.colours import class_colours
+
+    return PredictAnswer(
+        probe=probe.key,
+        name=probe.name,
+        kind=probe.target.kind,
+        rows=len(probe.target.values),
+        random=probe.random,
+        regional=probe.regional,
+        penalty=float(probe.fit.alpha[0]),
+        low=None if is_class else probe.low,
+        high=None if is_class else probe.high,
+        classes=list(probe.target.classes) if is_class else None,
+        colours=class_colours(len(probe.target.classes)) if is_class else None,
+        tiles=f"/tiles/prediction/{{z}}/{{x}}/{{y}}.png?probe={probe.key}",
+        map=drawn,
+    )

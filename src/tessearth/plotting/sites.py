@@ -1,0 +1,183 @@
+"""Sites on maps: where they lie, how sharp they are, which cells they own, how they moved while training."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tessearth.errors import ConfigError, DataError
+from tessearth.geometry import EARTH_RADIUS_KM, latlon_to_xyz, xyz_to_latlon
+from tessearth.inference.cells import Cells, build_cells
+from tessearth.packages import require
+from tessearth.plotting.colours import END, SHARPNESS, START, fit_components
+from tessearth.plotting.ground import draw_ground, fade_sea, land_at, show_pixels
+from tessearth.plotting.paper import add_colour_bar
+from tessearth.plotting.views import Floats, View
+
+SHARE = 0.3
+"""How many sites the paper's figures show where all would hide each other."""
+FEWEST_SITES = 32
+"""With fewer sites on land than this, colours are fitted to all."""
+MOST_DOTS = 1500
+"""More sites than this would fill their own cells."""
+CELL_STEP = 1.0
+"""Degrees between points along the borders of cells."""
+
+
+def draw_sites(axis: Any, xyz: npt.ArrayLike, view: View) -> Any:
+    """Every site as a dot; sites are directions (K, 3)."""
+    draw_ground(axis, view)
+    points = visible_points(view, to_latlon(xyz))
+    axis.scatter(*points.T, s=_dot_size(len(points)), color=END, linewidths=0, zorder=5)
+    return axis
+
+
+def draw_sharpness(
+    axis: Any, xyz: npt.ArrayLike, sharpness: npt.ArrayLike, view: View, *, share: float = SHARE, seed: int = 0
+) -> Any:
+    """A seeded share of the sites (K, 3), coloured by their sharpness tau (K,) on a logarithmic scale."""
+    colours = require("matplotlib.colors", extra="plot", what="a figure")
+    draw_ground(axis, view)
+    chosen = sample_sites(len(np.asarray(xyz)), share, seed)
+    tau = np.asarray(sharpness, dtype=np.float64)
+    points = view.project(to_latlon(xyz)[chosen])
+    order = np.argsort(tau[chosen], kind="stable")  # the sharpest on top
+    low, high = np.percentile(tau, (1, 99))
+    norm = colours.LogNorm(low, max(high, low * 1.01))
+    size = 1.8 * _dot_size(len(chosen))
+    dots = axis.scatter(
+        *points[order].T, c=tau[chosen][order], s=size, cmap=SHARPNESS, norm=norm, linewidths=0, zorder=5
+    )
+    bar = add_colour_bar(axis, dots, "sharpness τ (a pure number; a site reaches 6371 km / √τ)", extend="both")
+    ticks = np.geomspace(low, max(high, low * 1.01), 5)
+    bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks], minor=False)
+    bar.minorticks_off()
+    return axis
+
+
+def draw_cells(axis: Any, cells: Cells, view: View) -> Any:
+    """The borders of all cells, the sites as dots where there is room for them."""
+    draw_ground(axis, view)
+    _add_borders(axis, cells, view, colors=END, linewidths=0.2 if len(cells.sites) > 1000 else 0.5)
+    points = visible_points(view, to_latlon(cells.sites))
+    if len(points) <= MOST_DOTS:
+        axis.scatter(*points.T, s=0.5 * _dot_size(len(points)), color="black", linewidths=0, zorder=5)
+    return axis
+
+
+def draw_site_embeddings(
+    axis: Any, xyz: npt.ArrayLike, embeddings: npt.ArrayLike, view: View, *, columns: int = 1200, borders: bool = False
+) -> Any:
+    """Every place in the colour of its nearest site: independent components of site embeddings (K, S).
+
+    The sea is faded. `borders` draws the cells' borders.
+    """
+    spatial = require("scipy.spatial", extra="plot", what="nearest cells")
+    sites = np.asarray(xyz, dtype=np.float64)
+    values = np.asarray(embeddings, dtype=np.float64)
+    if len(sites) != len(values):
+        raise DataError(f"{len(values)} embeddings were given for {len(sites)} sites")
+    pixels = view.pixels(columns)
+    nearest = np.zeros(pixels.shown.shape, dtype=np.int64)
+    tree = spatial.cKDTree(sites / np.linalg.norm(sites, axis=1, keepdims=True))
+    nearest[pixels.shown] = tree.query(to_xyz(pixels.latlon[pixels.shown]))[1]
+    land = land_at(pixels, view)
+    on_land = np.unique(nearest[land])
+    fitted = fit_components(values[on_land] if len(on_land) >= FEWEST_SITES else values)
+    show_pixels(axis, pixels, fade_sea(fitted.colours(values)[nearest], land))
+    if borders:
+        _add_borders(axis, build_cells(sites), view, colors="white", linewidths=0.25)
+    return draw_ground(axis, view, over=True)
+
+
+def draw_migration(
+    axis: Any, positions: npt.ArrayLike, view: View, *, share: float = SHARE, seed: int = 0, legend: bool = True
+) -> Any:
+    """How a seeded share of the sites moved: squares where they began, circles where they ended, lines between.
+
+    `positions` are directions (R, K, 3), recorded in order.
+    """
+    moved = check_positions(positions)
+    draw_ground(axis, view)
+    chosen = sample_sites(moved.shape[1], share, seed)
+    add_paths(axis, moved[:, chosen], view, linewidth=0.5)
+    size = 2.2 * _dot_size(len(chosen)) * (1.0 if view.box is None else 1.6)
+    style = {"s": size, "linewidths": 0, "zorder": 6}
+    start, end = (view.project(to_latlon(moved[i, chosen])) for i in (0, -1))
+    axis.scatter(*start.T, marker="s", color=START, label="start", **{**style, "s": 0.8 * size})
+    axis.scatter(*end.T, marker="o", color=END, label="end", **style)
+    if legend:
+        median = float(np.median(moved_km(moved)))
+        title = f"{share:.0%} of {moved.shape[1]:,} sites; median move {median:,.0f} km"
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.11 if view.box else 0.0)}
+        axis.legend(title=title, title_fontsize=6.5, ncols=2, frameon=False, markerscale=1.4, borderpad=0.1, **below)
+    return axis
+
+
+def add_paths(axis: Any, positions: Floats, view: View, **style: Any) -> None:
+    """The way of every site (R, K, 3) as a line."""
+    collections = require("matplotlib.collections", extra="plot", what="a figure")
+    latlon = to_latlon(positions)
+    lines = view.lines([latlon[:, k] for k in range(latlon.shape[1])])
+    axis.add_collection(
+        collections.LineCollection(lines, colors="#303030", linewidths=style.get("linewidth", 0.5), zorder=5),
+        autolim=False,
+    )
+
+
+def check_positions(positions: npt.ArrayLike) -> Floats:
+    """Recorded positions (R, K, 3), when there are at least two moments of at least one site."""
+    moved = np.asarray(positions, dtype=np.float64)
+    if moved.ndim != 3 or moved.shape[-1] != 3 or len(moved) < 2 or moved.shape[1] < 1:
+        raise DataError(f"positions have shape {moved.shape}; migration needs (moments, sites, 3), two moments or more")
+    return moved
+
+
+def moved_km(positions: Floats) -> Floats:
+    """How far each site's last position lies from its first, (K,), over the ground."""
+    first, last = (p / np.linalg.norm(p, axis=-1, keepdims=True) for p in (positions[0], positions[-1]))
+    angle = np.arctan2(np.linalg.norm(np.cross(first, last), axis=-1), (first * last).sum(-1))
+    return np.asarray(angle * EARTH_RADIUS_KM)
+
+
+def sample_sites(count: int, share: float, seed: int) -> npt.NDArray[np.int64]:
+    """A seeded share of the sites, in ascending order; at least one."""
+    if not 0 < share <= 1:
+        raise ConfigError(f"share is {share}; it must be above 0 and at most 1")
+    chosen = np.random.default_rng(seed).permutation(count)[: max(1, round(share * count))]
+    return np.sort(chosen)
+
+
+def to_latlon(xyz: npt.ArrayLike) -> Floats:
+    """Directions (..., 3) to degrees (..., 2)."""
+    return np.asarray(xyz_to_latlon(torch.from_numpy(np.array(xyz, dtype=np.float64))).numpy())
+
+
+def to_xyz(latlon: Floats) -> Floats:
+    """Degrees (..., 2) to unit vectors (..., 3)."""
+    return np.asarray(latlon_to_xyz(torch.from_numpy(np.array(latlon, dtype=np.float64))).numpy())
+
+
+def visible_points(view: View, latlon: Floats) -> Floats:
+    """The points of the map that lie within its limits, (M, 2)."""
+    points = view.project(latlon)
+    left, right, bottom, top = view.limits()
+    x, y = points.T
+    return np.asarray(points[(x >= left) & (x <= right) & (y >= bottom) & (y <= top)])
+
+
+def _add_borders(axis: Any, cells: Cells, view: View, **style: Any) -> None:
+    collections = require("matplotlib.collections", extra="plot", what="a figure")
+    start, stop = (cells.corners[ends] for ends in cells.borders().T)
+    angle = np.arctan2(np.linalg.norm(np.cross(start, stop), axis=1), (start * stop).sum(-1))
+    paths = []
+    for a, b, wide in zip(start, stop, angle, strict=True):
+        share = np.linspace(0, 1, 2 + int(np.rad2deg(wide) / CELL_STEP))[:, None]
+        paths.append(to_latlon(np.sin((1 - share) * wide) * a + np.sin(share * wide) * b))
+    axis.add_collection(collections.LineCollection(view.lines(paths), zorder=3.5, **style), autolim=False)
+
+
+def _dot_size(count: int) -> float:
+    """Square points: dots shrink as they become many."""
+    return float(np.clip(1600 / max(count, 1), 0.5, 4.0))

@@ -1,0 +1,228 @@
+"""How a part of the sphere comes onto paper: projections, regions by name, and the places of a map's pixels."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.errors import ConfigError, UnknownNameError
+from tessearth.labels import load_outlines
+from tessearth.packages import require
+from tessearth.registry import Registry
+from tessearth.settings import did_you_mean
+
+Floats = npt.NDArray[np.float64]
+Projection = Literal["robinson", "equal-earth", "orthographic", "local"]
+
+PROJ_NAMES: dict[str, str] = {
+    "robinson": "+proj=robin +lon_0={lon} +R=1",
+    "equal-earth": "+proj=eqearth +lon_0={lon} +R=1",
+    "orthographic": "+proj=ortho +lat_0={lat} +lon_0={lon} +R=1",
+    "local": "+proj=laea +lat_0={lat} +lon_0={lon} +R=1",
+}
+"""Lengths are in radii of the sphere; "local" is Lambert's equal-area map, true at the region's middle."""
+SEEN_COSINE = {"orthographic": 0.0, "local": -0.5}
+"""Projections around one place show what lies within this cosine of it."""
+COUNTRY_MARGIN = 0.12
+NEAR_MAINLAND, LARGE_ISLAND = 12.0, 0.08
+"""Degrees between middles, and the share of the largest ring's extent, for a ring to belong to a country's map."""
+ROUND_TRIP = 1e-6
+
+
+class Box(NamedTuple):
+    """Degrees; west may lie above east, then the box crosses the antimeridian."""
+
+    south: float
+    west: float
+    north: float
+    east: float
+
+    def middle(self) -> tuple[float, float]:
+        """Latitude and longitude of the centre."""
+        width = (self.east - self.west) % 360 or 360.0
+        return (self.south + self.north) / 2, (self.west + width / 2 + 180) % 360 - 180
+
+    def edge(self) -> Floats:
+        """Points around the box, (M, 2)."""
+        width = (self.east - self.west) % 360 or 360.0
+        lat, lon = np.linspace(self.south, self.north, 60), np.linspace(self.west, self.west + width, 60)
+        sides = [(lat, lon[0]), (lat, lon[-1]), (lat[0], lon), (lat[-1], lon)]
+        return np.concatenate([np.stack(np.broadcast_arrays(*side), axis=-1) for side in sides])
+
+
+REGIONS: Registry[Box] = Registry(
+    "region",
+    {
+        "africa": Box(-37, -20, 38, 53),
+        "asia": Box(-8, 60, 56, 148),
+        "australia": Box(-45, 110, -9, 156),
+        "caribbean": Box(7, -92, 28, -58),
+        "central-europe": Box(44, 2, 56, 22),
+        "east-asia": Box(20, 98, 52, 148),
+        "europe": Box(34, -12, 71, 42),
+        "mediterranean": Box(29, -10, 47, 38),
+        "middle-east": Box(11, 30, 43, 66),
+        "north-america": Box(12, -135, 62, -55),
+        "oceania": Box(-50, 110, 5, -170),
+        "south-america": Box(-57, -84, 14, -32),
+        "south-asia": Box(4, 64, 37, 98),
+        "southeast-asia": Box(-12, 92, 24, 142),
+    },
+)
+
+
+class Pixels(NamedTuple):
+    """The places of a map's pixels."""
+
+    latlon: Floats
+    """(rows, columns, 2) degrees, the top row first; NaN where the map shows no place."""
+    extent: tuple[float, float, float, float]
+    """Left, right, bottom and top on the map, as imshow wants it."""
+
+    @property
+    def shown(self) -> npt.NDArray[np.bool_]:
+        """Where there is a place, (rows, columns)."""
+        return np.isfinite(self.latlon[..., 0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A projection and the part of the sphere it shows."""
+
+    projection: Projection = "equal-earth"
+    middle: tuple[float, float] = (0.0, 0.0)
+    """The latitude and longitude the projection is built around; world maps use the longitude alone."""
+    box: Box | None = None
+    """The region shown; None is the world, or a hemisphere."""
+
+    def __post_init__(self) -> None:
+        if self.projection not in get_args(Projection):
+            raise ConfigError(f"projection is {self.projection!r}; it must be one of {', '.join(get_args(Projection))}")
+
+    def project(self, latlon: npt.ArrayLike) -> Floats:
+        """Places (..., 2) in degrees to points of the map (..., 2), x to the right; NaN for what cannot be seen."""
+        places = np.asarray(latlon, dtype=np.float64)
+        x, y = self._proj()(places[..., 1], places[..., 0])
+        points = np.stack((x, y), axis=-1)
+        points[~(np.isfinite(points).all(-1) & self._visible(places))] = np.nan
+        return points
+
+    def limits(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom and top of what the map shows."""
+        edge = self.project(self.frame() if self.box is None else self.box.edge())
+        (left, bottom), (right, top) = np.nanmin(edge, axis=0), np.nanmax(edge, axis=0)
+        return float(left), float(right), float(bottom), float(top)
+
+    def frame(self) -> Floats:
+        """Places around the rim of a world map or hemisphere, (M, 2)."""
+        if self.projection == "orthographic":
+            return self._horizon()
+        lat = np.linspace(-90, 90, 181)
+        west, east = self.middle[1] - 180 + 1e-9, self.middle[1] + 180 - 1e-9
+        sides = [np.stack((lat, np.full_like(lat, lon)), axis=-1) for lon in (west, east)]
+        return np.concatenate((sides[0], sides[1][::-1], sides[0][:1]))
+
+    def pixels(self, columns: int) -> Pixels:
+        """The places at the centres of as many columns of square pixels, and the rows that go with them."""
+        if columns < 2:
+            raise ConfigError(f"a map of {columns} columns shows nothing; take at least 2")
+        left, right, bottom, top = self.limits()
+        rows = max(2, round(columns * (top - bottom) / (right - left)))
+        x = left + (np.arange(columns) + 0.5) * (right - left) / columns
+        y = top - (np.arange(rows) + 0.5) * (top - bottom) / rows
+        points = np.stack(np.meshgrid(x, y), axis=-1)
+        lon, lat = self._proj()(points[..., 0], points[..., 1], inverse=True)
+        latlon = np.stack((lat, lon), axis=-1)
+        # Beyond the rim some projections answer with places of their own making: those do not lead back.
+        finite = np.isfinite(latlon).all(-1)
+        back = self.project(np.where(finite[..., None], latlon, 0.0))
+        inside = finite & (np.abs(back - points).max(-1, initial=0.0, where=np.isfinite(back)) < ROUND_TRIP)
+        inside &= np.isfinite(back).all(-1)
+        return Pixels(np.where(inside[..., None], latlon, np.nan), (left, right, bottom, top))
+
+    def lines(self, paths: list[Floats]) -> list[Floats]:
+        """Paths of places (M, 2) as lines of the map, broken where they leave it or jump over its rim."""
+        if not paths:
+            return []
+        places = np.concatenate(paths)
+        points = self.project(places)
+        hidden = ~np.isfinite(points[:, 0])
+        begins = np.zeros(len(places), dtype=bool)
+        begins[np.cumsum([len(path) for path in paths])[:-1]] = True
+        begins |= hidden
+        if self.projection not in SEEN_COSINE:
+            turned = np.mod(places[:, 1] - self.middle[1] + 180, 360)
+            begins[1:] |= np.abs(np.diff(turned)) > 180
+        pieces = np.split(points, np.flatnonzero(begins))
+        pieces = [piece[1:] if len(piece) and np.isnan(piece[0, 0]) else piece for piece in pieces]
+        return self._within([piece for piece in pieces if len(piece) > 1])
+
+    def _within(self, lines: list[Floats]) -> list[Floats]:
+        """Lines that reach into a region: the others would only swell a vector file."""
+        if self.box is None or not lines:
+            return lines
+        left, right, bottom, top = self.limits()
+        low, high = (np.array([reduce(line, axis=0) for line in lines]) for reduce in (np.min, np.max))
+        inside = np.asarray((high >= (left, bottom)).all(axis=1) & (low <= (right, top)).all(axis=1))
+        return [line for line, kept in zip(lines, inside, strict=True) if kept]
+
+    def _proj(self) -> Any:
+        pyproj = require("pyproj", extra="plot", what="a map")
+        lat, lon = self.middle
+        return pyproj.Proj(PROJ_NAMES[self.projection].format(lat=lat, lon=lon))
+
+    def _visible(self, latlon: Floats) -> npt.NDArray[np.bool_]:
+        lowest = SEEN_COSINE.get(self.projection)
+        if lowest is None:
+            return np.ones(latlon.shape[:-1], dtype=bool)
+        lat, lon = np.deg2rad(latlon[..., 0]), np.deg2rad(latlon[..., 1])
+        lat0, lon0 = np.deg2rad(self.middle)
+        cosine = np.sin(lat) * np.sin(lat0) + np.cos(lat) * np.cos(lat0) * np.cos(lon - lon0)
+        return np.asarray(cosine > lowest)
+
+    def _horizon(self) -> Floats:
+        """Places just inside the rim of a hemisphere: a quarter of a turn, less a hair, from its middle."""
+        lat0, lon0 = np.deg2rad(self.middle)
+        bearing, far = np.linspace(0, 2 * np.pi, 361), np.pi / 2 - 1e-6
+        lat = np.arcsin(np.sin(lat0) * np.cos(far) + np.cos(lat0) * np.sin(far) * np.cos(bearing))
+        east = np.arctan2(np.sin(bearing) * np.sin(far) * np.cos(lat0), np.cos(far) - np.sin(lat0) * np.sin(lat))
+        return np.asarray(np.rad2deg(np.stack((lat, lon0 + east), axis=-1)))
+
+
+def build_view(
+    projection: str | None = None, region: str | None = None, middle: tuple[float, float] | None = None
+) -> View:
+    """A view by names: the world in Equal Earth, a region (`REGIONS` or a country) in the local projection."""
+    box = None if region in (None, "world") else find_region(str(region))
+    chosen = projection or ("equal-earth" if box is None else "local")
+    if chosen == "local" and box is None:
+        raise ConfigError("the local projection is for regions; name one, or take equal-earth")
+    around = middle or ((0.0, 0.0) if box is None else box.middle())
+    return View(projection=chosen, middle=around, box=box)  # type: ignore[arg-type] # View names the choices itself
+
+
+def find_region(name: str) -> Box:
+    """A region of the table, or a country's mainland with a margin around it; case and spaces do not matter."""
+    wanted = name.strip().lower().replace(" ", "-").replace("_", "-")
+    if wanted in REGIONS:
+        return REGIONS[wanted]
+    rings = {outline.name.lower().replace(" ", "-"): outline.rings for outline in load_outlines() if outline.rings}
+    if wanted not in rings:
+        near = did_you_mean(wanted, (*REGIONS, *rings))
+        advice = near if "did you mean" in near else f"{did_you_mean(wanted, REGIONS)}, and the countries"
+        raise UnknownNameError(f"there is no region named {name!r}{advice}")
+    mainland = _mainland(rings[wanted])
+    (south, west), (north, east) = mainland.min(axis=0), mainland.max(axis=0)
+    pad = COUNTRY_MARGIN * max(north - south, (east - west) / 2)
+    return Box(max(south - pad, -89.0), west - pad, min(north + pad, 89.0), east + pad)
+
+
+def _mainland(rings: tuple[Floats, ...]) -> Floats:
+    """The corners of a country's largest ring and of large ones near it: Japan's islands, France without Guiana."""
+    extents = np.array([np.prod(np.ptp(ring, axis=0)) for ring in rings])
+    middles = np.array([(ring.min(axis=0) + ring.max(axis=0)) / 2 for ring in rings])
+    largest = int(np.argmax(extents))
+    near = np.abs(middles - middles[largest]).max(axis=1) < NEAR_MAINLAND
+    kept = near & (extents >= LARGE_ISLAND * extents[largest])
+    return np.concatenate([ring for ring, keep in zip(rings, kept, strict=True) if keep])

@@ -1,0 +1,105 @@
+"""A real browser on a real server; skipped, saying so, where there is none."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tessearth import Embedder
+from tessearth.explorer.page import STATIC, is_built
+from tessearth.explorer.served import Served
+from tessearth.explorer.settings import ServeSettings
+from tests.explorer.conftest import model
+from tests.explorer.serving import Client, serving
+
+__all__ = ["model"]
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SOFTWARE_RENDERING = (
+    "--no-sandbox",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--ignore-gpu-blocklist",
+)
+PATIENCE_MS = 60_000
+
+
+class Trouble(NamedTuple):
+    """What went wrong while a page was open."""
+
+    errors: list[str]
+    """Console errors and exceptions."""
+    failed: list[str]
+    """Requests that failed or were refused."""
+    external: list[str]
+    """Requests to anywhere but the server."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no browser: the page is not tested here (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=path, args=list(SOFTWARE_RENDERING))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def client(model: Path) -> Iterator[Client]:
+    if not is_built():
+        pytest.skip("the page is not built: run `make explorer`")
+    with serving(Served(Embedder(model, device="cpu"), ServeSettings(rate=0)), page=STATIC) as client:
+        client.wait_until_ready()
+        yield client
+
+
+class Visit:
+    """A page of its own, opened at a state; what goes wrong is remembered."""
+
+    def __init__(self, browser: Any, client: Client) -> None:
+        self.browser, self.client = browser, client
+        self.trouble = Trouble([], [], [])
+        self.context: Any = None
+
+    def open(self, state: str = "", *, width: int = 860, height: int = 560, dark: bool = False) -> Any:
+        self.context = self.browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            accept_downloads=True,
+            has_touch=width < 700,
+        )
+        page = self.context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", lambda message: message.type == "error" and self.trouble.errors.append(message.text))
+        page.on("pageerror", lambda error: self.trouble.errors.append(str(error)))
+        page.on("requestfailed", self._note_failure)
+        page.on("response", lambda r: r.status >= 400 and self.trouble.failed.append(f"{r.status} {r.url}"))
+        page.on("request", lambda request: self._note_external(request.url))
+        page.goto(f"{self.client.url}{state}")
+        page.wait_for_selector("body[data-loaded]")
+        return page
+
+    def _note_failure(self, request: Any) -> None:
+        if "ERR_ABORTED" not in (request.failure or ""):  # a tile that is no longer wanted is called off
+            self.trouble.failed.append(f"{request.failure} {request.url}")
+
+    def _note_external(self, url: str) -> None:
+        if not url.startswith((self.client.url, "blob:", "data:")):
+            self.trouble.external.append(url)
+
+
+@pytest.fixture
+def visit(browser: Any, client: Client) -> Iterator[Visit]:
+    """Every test ends with the question whether anything went wrong."""
+    visit = Visit(browser, client)
+    yield visit
+    if visit.context is not None:
+        visit.context.close()
+    assert visit.trouble == ([], [], [])
