@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tessearth.encoder.model import SphericalVoronoiEncoder
 
 
+SHIPPED = Path(__file__).parent
+"""A folder for every model that comes with the package: weights, card and, for `earth`, its sites' way in training."""
+
+
 def _build_untrained() -> "SphericalVoronoiEncoder":
     import torch
 
@@ -36,9 +40,28 @@ class ModelCard:
     """Makes the encoder, ready for inference."""
 
 
+def _shipped(name: str) -> "Callable[[], SphericalVoronoiEncoder]":
+    def build() -> "SphericalVoronoiEncoder":
+        from tessearth.encoder.weights import load_weights
+
+        return load_weights(SHIPPED / name)
+
+    return build
+
+
 MODELS: Registry[ModelCard] = Registry(
     "model",
     {
+        "earth": ModelCard(
+            summary="Ours, the default: relief, seasons and night lights around 80,000 places; 1,024 numbers a place.",
+            trained=True,
+            build=_shipped("earth"),
+        ),
+        "earth-small": ModelCard(
+            summary="The same in 2 MB, for browsers and small machines: 256 numbers a place.",
+            trained=True,
+            build=_shipped("earth-small"),
+        ),
         "untrained": ModelCard(
             summary="The paper's architecture with random weights and its sites on land: for trying things out only.",
             trained=False,
@@ -47,7 +70,7 @@ MODELS: Registry[ModelCard] = Registry(
     },
 )
 
-DEFAULT_MODEL = "untrained"
+DEFAULT_MODEL = "earth"
 
 
 def list_models() -> list[str]:
@@ -66,6 +89,12 @@ def load(model: str | os.PathLike[str] = DEFAULT_MODEL) -> "SphericalVoronoiEnco
     from tessearth.encoder.weights import load_weights
 
     return load_weights(locate(model))
+
+
+def shipped_folder(model: str | os.PathLike[str]) -> Path | None:
+    """Where a shipped model's files lie, its record of training among them; None for every other model."""
+    folder = SHIPPED / str(model)
+    return folder if str(model) in MODELS and folder.is_dir() else None
 
 
 def locate(model: str | os.PathLike[str]) -> Path:
