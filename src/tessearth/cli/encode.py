@@ -79,7 +79,7 @@ def encode(
         int | None, typer.Option(help="Processes that share a long table [default: one a core, up to four].")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="tcp://...|local", help="Encode a table on a Dask cluster.")
+        str | None, typer.Option("--cluster", metavar="tcp://...|local", help="Encode a table on a Dask cluster.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

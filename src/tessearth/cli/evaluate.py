@@ -36,11 +36,13 @@ def evaluate(
     ),
     probes: Annotated[str, typer.Option(help="ridge, knn, mlp.")] = "ridge",
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where results.json, report.md and report.html go.")
+        str | None, typer.Option("--out", metavar="DIR", help="Where results.json, report.md and report.html go.")
     ] = None,
-    data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="The published csv files of range/... .")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", metavar="DIR", help="The published csv files of range/... .")
+    ] = None,
     benchmark: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Embedded labels prepared on another machine.")
+        str | None, typer.Option("--benchmark", metavar="FILE", help="Embedded labels prepared on another machine.")
     ] = None,
     references: Annotated[
         bool, typer.Option(help="Show what coordinates alone give: majority, inverse distance, untrained network.")

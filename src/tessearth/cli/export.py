@@ -9,7 +9,7 @@ from tessearth.cli.options import warn_if_untrained
 
 def export(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Any model that `tessearth encode --model` takes.")],
-    out: Annotated[str, typer.Option(metavar="FILE", help="Where it goes: .onnx, .pt2 or .safetensors.")],
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where it goes: .onnx, .pt2 or .safetensors.")],
     form: Annotated[
         str | None, typer.Option("--format", help="onnx, torch-export or safetensors [default: by the file's suffix].")
     ] = None,

@@ -29,7 +29,8 @@ def finetune(
     ] = 0.3,
     validation: Annotated[float, typer.Option(help="The share of places held out to choose the best epoch by.")] = 0.2,
     regional_validation: Annotated[
-        float | None, typer.Option(metavar="DEGREES", help="Hold out whole blocks of this side instead.")
+        float | None,
+        typer.Option("--regional-validation", metavar="DEGREES", help="Hold out whole blocks of this side instead."),
     ] = None,
     balanced: Annotated[bool, typer.Option("--balanced", help="Rare classes count as much as common ones.")] = False,
     seed: Annotated[int, typer.Option(help="Of the split and of everything random.")] = 0,

@@ -19,7 +19,9 @@ def info(
         typer.Argument(metavar="MODEL|STORE", help="A model's name, path or hub id, or a store [default: list]."),
     ] = None,
     as_json: JsonOption = False,
-    sheet: Annotated[str | None, typer.Option(metavar="PNG", help="Draw a contact sheet of a store's tiles.")] = None,
+    sheet: Annotated[
+        str | None, typer.Option("--sheet", metavar="PNG", help="Draw a contact sheet of a store's tiles.")
+    ] = None,
     tiles: Annotated[int, typer.Option(help="How many tiles the sheet shows.")] = 48,
 ) -> None:
     """Describe a model (sizes, sharpness, tokens, provenance) or a feature store; without a name, list all names."""

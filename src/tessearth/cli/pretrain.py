@@ -15,7 +15,8 @@ def pretrain(
         str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe.")
     ] = "earth",
     store: Annotated[
-        str | None, typer.Option(metavar="STORE", help="The feature store [default: the recipe's, made in RUN].")
+        str | None,
+        typer.Option("--store", metavar="STORE", help="The feature store [default: the recipe's, made in RUN]."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     changes: Annotated[

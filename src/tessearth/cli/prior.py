@@ -28,7 +28,9 @@ ROWS_AT_ONCE = 8192
 PriorArgument = Annotated[str, typer.Argument(metavar="PRIOR", help="A file that `tessearth prior fit` wrote.")]
 TableOption = Annotated[
     str,
-    typer.Option(metavar="TABLE", help="csv or Parquet with lat, lon and a species column, or iNaturalist-2018's npz."),
+    typer.Option(
+        "--table", metavar="TABLE", help="csv or Parquet with lat, lon and a species column, or iNaturalist-2018's npz."
+    ),
 ]
 SpeciesColumn = Annotated[str, typer.Option("--column", help="The column of species names in a csv or Parquet table.")]
 OtherModel = Annotated[
@@ -39,7 +41,7 @@ OtherModel = Annotated[
 @app.command("fit")
 def fit(
     table: TableOption,
-    out: Annotated[str, typer.Option(metavar="PRIOR", help="The file to write, such as birds.safetensors.")],
+    out: Annotated[str, typer.Option("--out", metavar="PRIOR", help="The file to write, such as birds.safetensors.")],
     model: ModelOption = DEFAULT_MODEL,
     column: SpeciesColumn = "species",
     classes: Annotated[
@@ -120,9 +122,11 @@ def evaluate(
 @app.command("map")
 def draw(
     prior: PriorArgument,
-    species: Annotated[str, typer.Option(metavar="NAME", help="The species, by name, or by number in an npz.")],
-    out: Annotated[str, typer.Option(metavar="FILE", help="A picture (.png) or a table of cells (.csv).")],
-    step: Annotated[float, typer.Option(metavar="DEGREES", help="The side of a cell.")] = 1.0,
+    species: Annotated[
+        str, typer.Option("--species", metavar="NAME", help="The species, by name, or by number in an npz.")
+    ],
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="A picture (.png) or a table of cells (.csv).")],
+    step: Annotated[float, typer.Option("--step", metavar="DEGREES", help="The side of a cell.")] = 1.0,
     model: OtherModel = None,
     device: DeviceOption = None,
 ) -> None:

@@ -10,13 +10,19 @@ from tessearth.errors import ConfigError
 
 
 def raster(
-    out: Annotated[str, typer.Option(metavar="FILE", help="x.tif (GeoTIFF), x.zarr, or x.parquet (H3 cells).")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE", help="x.tif (GeoTIFF), x.zarr, or x.parquet (H3 cells).")
+    ],
     bbox: Annotated[
         str,
-        typer.Option(metavar="WEST,SOUTH,EAST,NORTH", help="Degrees; west above east crosses the antimeridian."),
+        typer.Option(
+            "--bbox", metavar="WEST,SOUTH,EAST,NORTH", help="Degrees; west above east crosses the antimeridian."
+        ),
     ] = "-180,-90,180,90",
-    resolution: Annotated[float | None, typer.Option(metavar="DEGREES", help="The side of a cell of a grid.")] = None,
-    h3: Annotated[int | None, typer.Option(metavar="RES", help="Resolution of H3 cells, 0 to 15.")] = None,
+    resolution: Annotated[
+        float | None, typer.Option("--resolution", metavar="DEGREES", help="The side of a cell of a grid.")
+    ] = None,
+    h3: Annotated[int | None, typer.Option("--h3", metavar="RES", help="Resolution of H3 cells, 0 to 15.")] = None,
     dims: Annotated[
         int | None, typer.Option(help="Keep the first so many dimensions [default: 64, or all of a narrower model].")
     ] = None,
@@ -25,7 +31,8 @@ def raster(
     ] = "int8",
     land: Annotated[bool, typer.Option("--land", help="Only cells on land north of 60 S; elsewhere nodata.")] = False,
     cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS|local", help="Compute on a Dask cluster, such as tcp://host:8786.")
+        str | None,
+        typer.Option("--cluster", metavar="ADDRESS|local", help="Compute on a Dask cluster, such as tcp://host:8786."),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = None,

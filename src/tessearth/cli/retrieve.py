@@ -17,19 +17,24 @@ app = typer.Typer(
 )
 
 DatabaseOption = Annotated[
-    str | None, typer.Option(metavar="DB.npz", help="Places to compare with [default: land, 88 km apart].")
+    str | None,
+    typer.Option("--database", metavar="DB.npz", help="Places to compare with [default: land, 88 km apart]."),
 ]
 
 
 @app.command("build")
 def build(
-    store: Annotated[str, typer.Option(metavar="STORE", help="The feature store whose places are kept.")],
+    store: Annotated[str, typer.Option("--store", metavar="STORE", help="The feature store whose places are kept.")],
     model: ModelOption = DEFAULT_MODEL,
     out: Annotated[
-        str | None, typer.Option(metavar="DB.npz", help="The file to write [default: where MODEL+range finds it].")
+        str | None,
+        typer.Option("--out", metavar="DB.npz", help="The file to write [default: where MODEL+range finds it]."),
     ] = None,
     keys: Annotated[
-        str, typer.Option(metavar="location|image", help="Find rows by the embedding of their place or of their image.")
+        str,
+        typer.Option(
+            "--keys", metavar="location|image", help="Find rows by the embedding of their place or of their image."
+        ),
     ] = "location",
     values: Annotated[
         str | None,
@@ -100,7 +105,9 @@ def similar(
     model: ModelOption = DEFAULT_MODEL,
     database: DatabaseOption = None,
     count: Annotated[int, typer.Option(help="How many places to name.")] = 10,
-    apart: Annotated[float, typer.Option(metavar="KM", help="Skip places nearer than this to one named.")] = 0.0,
+    apart: Annotated[
+        float, typer.Option("--apart", metavar="KM", help="Skip places nearer than this to one named.")
+    ] = 0.0,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
