@@ -3,7 +3,8 @@
     python benchmarks/few_labels.py LABEL:MODEL|MODEL ... [--table benchmarks/results/few_labels.md]
 
 Each model is probed by ridge on 3,000 and on 300 places of every split's training part, and on its first 64, 128 and
-256 dimensions with all of them; means over class tasks and regression tasks, over splits, then over a label's models.
+256 dimensions with all of them (what all dimensions give is in embedded.md); means over class tasks and regression
+tasks, over splits, then over a label's models.
 """
 
 import argparse
@@ -73,9 +74,8 @@ def columns(embedding, known, places, target, kind, cut, seed, device):
     x = embedding[torch.from_numpy(known).to(embedding.device)]
     for name, rows in chosen.items():
         yield name, score(x, target, kind, rows, cut.test, device)
-    for width in (*(n for n in PREFIXES if n < x.shape[1]), x.shape[1]):
-        name = "all dimensions" if width == x.shape[1] else f"first {width}"
-        yield name, score(x[:, :width], target, kind, cut.train, cut.test, device)
+    for width in (n for n in PREFIXES if n < x.shape[1]):
+        yield f"first {width}", score(x[:, :width], target, kind, cut.train, cut.test, device)
 
 
 def show(members):

@@ -42,7 +42,7 @@ def test_southern_and_western_places_need_no_tricks(tessearth: Command, model: P
 
 
 def test_random_weights_are_called_random(tessearth: Command) -> None:
-    outcome = tessearth("encode", 10, 20)
+    outcome = tessearth("encode", 10, 20, "--model", "untrained")
     assert outcome.status == 0
     assert "model 'untrained' has random weights" in outcome.err
     assert len(outcome.out.split()) == 512

@@ -29,7 +29,7 @@ WRONG = {
     "no suffix": (("export", "direct", "--out", "x"), "the suffix of x names no format"),
     "no file to run": (
         ("encode", "1", "30", "--runtime", "onnx"),
-        "tessearth export untrained --out FILE.onnx makes it",
+        "tessearth export earth --out FILE.onnx makes it",
     ),
     "no such onnx": (("encode", "1", "30", "--model", "x.onnx"), "there is no ONNX file x.onnx"),
     "torch for onnx": (("encode", "1", "30", "--model", "x.onnx", "--runtime", "torch"), "leave out --runtime torch"),

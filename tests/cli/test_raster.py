@@ -46,7 +46,8 @@ def test_h3_cells_go_to_parquet(tessearth: Command, model: Path, tmp_path: Path)
 
 def test_random_weights_are_called_random(tessearth: Command, tmp_path: Path) -> None:
     out = tmp_path / "map.tif"
-    outcome = tessearth("raster", "--bbox", "0,0,10,10", "--resolution", 5, "--dims", 2, "--out", out)
+    box = ("--bbox", "0,0,10,10", "--resolution", 5, "--dims", 2)
+    outcome = tessearth("raster", *box, "--model", "untrained", "--out", out)
     assert outcome.status == 0
     assert "model 'untrained' has random weights" in outcome.err
 
@@ -58,7 +59,7 @@ WRONG = {
     "no h3": (("--out", "m.parquet"), "m.parquet is a table of H3 cells: give --h3"),
     "suffix": (("--resolution", "1", "--out", "m.nc"), "the suffix of m.nc names no raster; use one of .tif, .tiff,"),
     "no out": (("--resolution", "1"), "--out"),
-    "dims": (("--resolution", "1", "--dims", "999", "--out", "m.tif"), "dims is 999; untrained has 1 to 512"),
+    "dims": (("--resolution", "1", "--dims", "9999", "--out", "m.tif"), "dims is 9999; earth has 1 to 1024"),
     "too fine": (("--resolution", "0.0001", "--out", "m.zarr"), "choose a coarser resolution, fewer --dims"),
     "unknown model": (("--resolution", "1", "--out", "m.tif", "--model", "untraned"), "did you mean 'untrained'?"),
 }

@@ -158,3 +158,10 @@ def test_a_wrong_option_is_named_in_one_line(options: dict[str, object], words: 
 def test_an_unknown_model_is_met_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'untrained'"):
         Embedder("untraned")
+
+
+def test_places_that_may_not_be_written_to_are_embedded_without_a_word() -> None:
+    places = np.array([[48.857, 2.352], [-1.292, 36.822]])
+    wanted = Embedder(ENCODER)(places)
+    places.flags.writeable = False
+    np.testing.assert_array_equal(Embedder(ENCODER)(places), wanted)

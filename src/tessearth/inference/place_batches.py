@@ -44,7 +44,9 @@ class Places(NamedTuple):
         No places still make one empty batch, from which results take their widths.
         """
         for start in range(0, max(1, len(self.values)), size):
-            yield start, PlaceBatch(torch.from_numpy(self.values[start : start + size]), self.are_directions)
+            part = self.values[start : start + size]
+            writable = part if part.flags.writeable else part.copy()  # torch warns of memory it may not write
+            yield start, PlaceBatch(torch.from_numpy(writable), self.are_directions)
 
 
 def read_places(points: Any, lat: Any, lon: Any, xyz: Any) -> Places:
