@@ -9,17 +9,22 @@ import pytest
 import torch
 
 from tessearth import Embedder
-from tessearth.encoder.config import TessellationConfig
+from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.geometry import fibonacci_lattice
-from tessearth.inference import fast
+from tessearth.inference import cell_tables, fast, mixtures
+from tessearth.inference.assignment import CubeCells
+from tessearth.inference.compact_head import CompactHead
 from tessearth.inference.fast import FastVoronoi
+from tessearth.inference.folding import fold
+from tessearth.inference.grouping import FINEST, cells_along_curve, sort_places
+from tessearth.inference.mixtures import Way
 from tests.conftest import tiny_encoder
 
-SHARP = TessellationConfig(num_sites=900, site_dim=12, sharpness=400.0)
+SHARP = TessellationConfig(num_sites=900, site_dim=12, sharpness=150.0)
 BROAD = TessellationConfig(num_sites=700, site_dim=7, sharpness=15.0, logits="decoupled")
-FREE = TessellationConfig(num_sites=600, site_dim=18, sharpness=200.0, on_sphere=False)
+FREE = TessellationConfig(num_sites=600, site_dim=18, sharpness=60.0, on_sphere=False)
 ENCODERS: dict[str, dict[str, Any]] = {
     "sharp": {"tessellations": (SHARP,)},
     "side by side": {"tessellations": (SHARP, BROAD)},
@@ -30,7 +35,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "raw": {"tessellations": (SHARP,), "normalize": False},
     "few sites": {},
 }
-PLACES = torch.cat((fibonacci_lattice(1500), torch.nn.functional.normalize(torch.randn(1500, 3).double() * 0.05 + 1)))
+PLACES = torch.cat((fibonacci_lattice(12), torch.nn.functional.normalize(torch.randn(500, 3).double() * 0.02 + 1)))
 
 
 def build(**changes: Any) -> SphericalVoronoiEncoder:
@@ -48,32 +53,91 @@ def assert_as_good_as_plain(quick: FastVoronoi, encoder: SphericalVoronoiEncoder
     assert (quick.embed(here) - exact).abs().max() / scale <= 1e-5 + 2 * lost
 
 
-@pytest.fixture
-def cheap_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs by which lists pay at the sizes of tests."""
-    monkeypatch.setattr(fast.Cost, "cell", 0.0)
-    monkeypatch.setattr(fast.Cost, "bound", 0.0)
-    monkeypatch.setattr(fast.Cost, "gathered", 1.0)
+WAYS = ("series", "lists", "plain")
 
 
-@pytest.mark.usefixtures("cheap_cells")
+def force(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take one way whatever it costs."""
+
+    def choose(self: mixtures.TessellationMixture, places: Any) -> Way:
+        if way == "series":
+            return Way(series=self._series_at(8))
+        return Way(lists=self._lists_at(8)) if way == "lists" else Way()
+
+    monkeypatch.setattr(mixtures.TessellationMixture, "choose", choose)
+    monkeypatch.setattr(mixtures.TessellationMixture, "_fewest", lambda self, lists: 3)
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_the_fast_path_equals_the_plain_one(kind: str) -> None:
+def test_the_fast_path_equals_the_plain_one(kind: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(way, monkeypatch)
     encoder = build(**ENCODERS[kind])
     quick = FastVoronoi(copy.deepcopy(encoder).float(), "float32")
     assert_as_good_as_plain(quick, encoder, PLACES)
-    if kind == "sharp":
-        assert quick.mixtures[0].group(PLACES.float()) is not None
 
 
-@pytest.mark.usefixtures("cheap_cells")
-@pytest.mark.parametrize("folded", [True, False])
-def test_folding_changes_nothing(folded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FastVoronoi, "_folding_pays", lambda self: folded)
-    for kind in ("side by side", "free sites of the output's width", "no tokens"):
-        encoder = build(**ENCODERS[kind])
-        quick = FastVoronoi(copy.deepcopy(encoder).float(), "float32")
-        assert_as_good_as_plain(quick, encoder, PLACES)
+def test_series_are_taken_where_places_crowd_and_the_plain_form_where_they_are_few() -> None:
+    tessellation = TessellationConfig(num_sites=4096, site_dim=64, sharpness=45.0)
+    wide = SphericalVoronoiEncoder(EncoderConfig(tessellations=(tessellation,)), sites="full").requires_grad_(False)
+    mixture = FastVoronoi(wide, "float32").mixtures[0]
+    crowd = torch.nn.functional.normalize(torch.randn(8000, 3) * 0.02 + torch.tensor([0.3, -0.5, 0.8]))
+    assert mixture.choose(sort_places(crowd)).series is not None
+    assert mixture.choose(sort_places(crowd[:100])) == Way()
+
+
+def test_sharp_sites_far_apart_are_taken_by_lists_or_series_never_plainly() -> None:
+    tessellation = TessellationConfig(num_sites=4096, site_dim=64, sharpness=3000.0, sharpness_range=(0.5, 1e4))
+    mixture = FastVoronoi(build(tessellations=(tessellation,)).float(), "float32").mixtures[0]
+    crowd = torch.nn.functional.normalize(torch.randn(8000, 3) * 0.02 + torch.tensor([0.3, -0.5, 0.8]))
+    assert mixture.choose(sort_places(crowd)) != Way()
+
+
+def test_tables_that_do_not_fit_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    force("series", monkeypatch)
+    encoder = build(**ENCODERS["sharp"]).float()
+    here = PLACES.float()
+    expected = FastVoronoi(copy.deepcopy(encoder), "float32").embed(here)
+    monkeypatch.setattr(cell_tables, "TABLE_BYTES", 20_000)
+    quick = FastVoronoi(copy.deepcopy(encoder), "float32")
+    torch.testing.assert_close(quick.embed(here), expected, rtol=0, atol=1e-6)
+    series = quick.mixtures[0]._series_at(8)
+    assert not series.is_folded
+    assert len(series._tables) < len(series.leaves)
+    assert series._bytes <= 20_000 or len(series._tables) == 1
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_folding_changes_nothing(kind: str) -> None:
+    encoder = build(**ENCODERS[kind])
+    here = PLACES[:50].float().double()
+    weights = [voronoi.weights(here) for voronoi in encoder.voronois()]
+    expected = torch.relu(encoder.head.entry(encoder.blend(here, weights)[0]))
+    mixture = torch.cat([w @ voronoi.embeddings for w, voronoi in zip(weights, encoder.voronois(), strict=True)], -1)
+    folded = fold(encoder)
+    features = encoder.coordinate_features(here).float() if encoder.config.coordinate_octaves else None
+    got = folded.activate(folded.mixture @ mixture.float().T + folded.offset[:, None], features)
+    torch.testing.assert_close(got.T.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0], ids=["one place", "neighbours", "strangers"])
+def test_leaving_out_silent_units_changes_nothing(spread: float) -> None:
+    head = build(hidden_dim=200).head.float()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.relu(torch.randn(200, 1, generator=generator) + spread * torch.randn(200, 300, generator=generator))
+    expected = x.T
+    for block in head.blocks:
+        expected = block(expected)
+    torch.testing.assert_close(CompactHead(head)(x.clone()), head.exit(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_neighbours_follow_each_other_and_cells_nest() -> None:
+    places = sort_places(PLACES.float())
+    assert (places.fine.diff() >= 0).all()
+    assert places.order.sort().values.equal(torch.arange(len(PLACES)))
+    for side in (4, 16, FINEST):
+        cells = CubeCells(side).find(PLACES.float()[places.order])
+        torch.testing.assert_close(cells_along_curve(side)[places.cells(side)], cells)
 
 
 @pytest.mark.parametrize("count", [1, fast.FEW_PLACES, fast.FEW_PLACES + 1, 40])
@@ -83,12 +147,13 @@ def test_few_places_equal_many(count: int) -> None:
     assert_as_good_as_plain(quick, encoder, PLACES[:count])
 
 
-@pytest.mark.usefixtures("cheap_cells")
-def test_the_same_places_give_the_same_bytes_whatever_came_before() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_places_give_the_same_bytes_whatever_came_before(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(way, monkeypatch)
     encoder = build(**ENCODERS["sharp"]).float()
-    latlon = np.stack([np.linspace(-80, 80, 3000), np.linspace(-700, 700, 3000) % 360 - 180], axis=1)
+    latlon = np.stack([np.linspace(40, 60, 600), np.linspace(100, 130, 600)], axis=1)
     fresh, used = Embedder(encoder), Embedder(encoder)
-    used(latlon[:700])
+    used(latlon[:300])
     used((48.0, 2.0))
     np.testing.assert_array_equal(used(latlon), fresh(latlon))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(used))(latlon), fresh(latlon))
@@ -104,11 +169,6 @@ def test_exact_is_the_formula_as_written() -> None:
     np.testing.assert_allclose(Embedder(encoder)(latlon), exact, rtol=0, atol=1e-4)
 
 
-def test_broad_tessellations_take_the_dense_form() -> None:
-    encoder = build(tessellations=(TessellationConfig(num_sites=800, site_dim=12, sharpness=3.0),)).float()
-    assert FastVoronoi(encoder, "float32").mixtures[0].group(PLACES.float()) is None
-
-
 def test_working_memory_does_not_grow_with_the_places() -> None:
     encoder = build(**ENCODERS["sharp"]).float()
     sizes: list[int] = []
@@ -117,7 +177,7 @@ def test_working_memory_does_not_grow_with_the_places() -> None:
     embed._places.embed = lambda batch: sizes.append(len(batch.values)) or inner(batch)  # type: ignore[method-assign]
     embed(np.zeros((3 * embed.batch_size + 5, 2)))
     assert sizes == [embed.batch_size] * 3 + [5]
-    assert embed.batch_size <= 2**15
+    assert embed.batch_size <= 2**16
 
 
 @pytest.mark.parametrize("options", [{"exact": True}, {"top_k": 3}])

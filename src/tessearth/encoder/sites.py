@@ -36,13 +36,23 @@ def land_lattice(
     """The Fibonacci lattice kept where it falls on land north of 60 S, (num_sites, 3) in float64.
 
     The size n of the whole lattice is searched outwards from num_sites / land share (n, n+1, n-1, n+2, ...) and the
-    first that leaves exactly num_sites on land is taken. Should none of the sizes tried do so, the smallest surplus
-    seen is dropped, evenly along the lattice, so that no region loses more than another.
+    first that leaves exactly num_sites on land is taken. Where that size misses by more than the search can reach, as
+    tens of thousands of sites do by the last digit of the share, the search begins from the share found there instead.
+    Should none of the sizes tried do, the smallest surplus seen is dropped, evenly along the lattice, so that no region
+    loses more than another.
     """
-    smallest: Tensor | None = None
-    for size in _outwards(max(num_sites, round(num_sites / LAND_SHARE)), SEARCH_WIDTH):
+
+    def keep(size: int) -> Tensor:
         lattice = fibonacci_lattice(size)
-        kept = lattice[torch.from_numpy(on_land(xyz_to_latlon(lattice).numpy()))]
+        return lattice[torch.from_numpy(on_land(xyz_to_latlon(lattice).numpy()))]
+
+    smallest: Tensor | None = None
+    centre = max(num_sites, round(num_sites / LAND_SHARE))
+    found = len(keep(centre))
+    if found and abs(found - num_sites) > SEARCH_WIDTH / 2 * LAND_SHARE:
+        centre = max(num_sites, round(centre * num_sites / found))
+    for size in _outwards(centre, SEARCH_WIDTH):
+        kept = keep(size)
         if len(kept) == num_sites:
             return kept
         if len(kept) > num_sites and (smallest is None or len(kept) < len(smallest)):

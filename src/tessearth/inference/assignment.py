@@ -77,18 +77,23 @@ class CubeCells:
         face = 2 * axis[:, 0] + (height[:, 0] < 0)
         return (face * self.side + steps[:, 0]) * self.side + steps[:, 1]
 
+    def points(self, cells: Tensor, within: Tensor) -> Tensor:
+        """Directions at positions within cells, (M,) and (P, 2) in [0, 1] -> (M, P, 3) in float64."""
+        face, rest = cells // self.side**2, cells % self.side**2
+        steps = torch.stack((rest // self.side, rest % self.side), dim=-1)[:, None, :] + within  # (M, P, 2)
+        flat = torch.tan((steps * (2 / self.side) - 1) * (math.pi / 4))
+        count = len(within)
+        axis, height = (face // 2)[:, None, None].expand(-1, count, 1), (1.0 - 2.0 * (face % 2).double())
+        xyz = torch.empty(len(cells), count, 3, dtype=torch.float64)
+        xyz.scatter_(-1, axis, height[:, None, None].expand(-1, count, 1))
+        xyz.scatter_(-1, (axis + 1) % 3, flat[..., :1])
+        xyz.scatter_(-1, (axis + 2) % 3, flat[..., 1:])
+        return torch.nn.functional.normalize(xyz, dim=-1)
+
     def caps(self, cells: Tensor) -> tuple[Tensor, Tensor]:
         """Centres, (M, 3), and angular radii, (M,) in radians, of caps that hold the cells, in float64."""
         corners = torch.tensor([(0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1)], dtype=torch.float64)
-        face, rest = cells // self.side**2, cells % self.side**2
-        steps = torch.stack((rest // self.side, rest % self.side), dim=-1)[:, None, :] + corners  # (M, 5, 2)
-        flat = torch.tan((steps * (2 / self.side) - 1) * (math.pi / 4))
-        axis, height = (face // 2)[:, None, None].expand(-1, 5, 1), (1.0 - 2.0 * (face % 2).double())
-        xyz = torch.empty(len(cells), 5, 3, dtype=torch.float64)
-        xyz.scatter_(-1, axis, height[:, None, None].expand(-1, 5, 1))
-        xyz.scatter_(-1, (axis + 1) % 3, flat[..., :1])
-        xyz.scatter_(-1, (axis + 2) % 3, flat[..., 1:])
-        xyz = torch.nn.functional.normalize(xyz, dim=-1)
+        xyz = self.points(cells, corners)
         half_chord = (xyz[:, 1:] - xyz[:, :1]).norm(dim=-1).amax(dim=-1) / 2
         return xyz[:, 0], 2 * torch.asin(half_chord.clamp(max=1)) + ROUNDING
 
@@ -114,7 +119,7 @@ def keep_sites(bounds: Tensor, epsilon: float) -> Tensor:
 
     A threshold per cell is found by halving: at the lower end it always holds, since K sites of epsilon / K do.
     """
-    low = torch.full((len(bounds), 1), math.log(epsilon / bounds.shape[1]), dtype=bounds.dtype)
+    low = bounds.new_full((len(bounds), 1), math.log(epsilon / bounds.shape[1]))
     high = torch.full_like(low, math.log(2 * epsilon))
     for _ in range(BISECTIONS):
         middle = (low + high) / 2

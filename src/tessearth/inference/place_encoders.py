@@ -17,7 +17,9 @@ from tessearth.baselines import LocationEncoder
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.geometry import fibonacci_lattice
+from tessearth.inference import kernels
 from tessearth.inference.fast import FastVoronoi
+from tessearth.inference.fast_device import DeviceVoronoi, build_on_device
 from tessearth.inference.place_batches import PlaceBatch
 from tessearth.inference.precision import Precision, network_dtype
 from tessearth.inference.retrieval import Retriever
@@ -31,8 +33,11 @@ NUMBERS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 PROBED_PLACES = 256
 CALIBRATION_PLACES = 2048
 """Spread over the sphere, by which a head is rounded to eight bits."""
-PLACES_TO_GROUP = 2**15
-"""On the fast path: the more places at once, the more of them share a cell and its list of sites."""
+FAST_ON_GPU = False
+"""Whether GPUs take the kernels of `fast_device`; benchmarks/speed.py measures them against the plain path."""
+GPU_PLACES_TO_GROUP = 2**20
+PLACES_TO_GROUP = 2**16
+"""On the fast path: the more places at once, the more of them share a cell and its table."""
 
 
 class PlaceEncoder(Protocol):
@@ -69,16 +74,17 @@ class VoronoiPlaces:
         top_k: int | None = None,
         exact: bool = False,
     ) -> None:
-        self.is_fast = device.type == "cpu" and top_k is None and not exact and precision != "float64"
-        if precision == "int8" and not self.is_fast:
+        self.is_fast = _has_fast_path(device) and top_k is None and not exact and precision != "float64"
+        if precision == "int8" and not (self.is_fast and device.type == "cpu"):
             raise ConfigError("precision int8 is for the fast path on a CPU: leave out exact and top_k, use device cpu")
         self.encoder = _prepare_voronoi(encoder, device, precision)
         self.device, self.precision, self.top_k = device, precision, top_k
         self.dim = encoder.config.output_dim
         self.dense_batch_size = _batch_size(device, encoder.config.num_sites)
-        self.batch_size = PLACES_TO_GROUP if self.is_fast else self.dense_batch_size
+        grouped = PLACES_TO_GROUP if device.type == "cpu" else GPU_PLACES_TO_GROUP
+        self.batch_size = grouped if self.is_fast else self.dense_batch_size
         self._original = encoder if network_dtype(precision).itemsize < 4 else None
-        self._fast: FastVoronoi | None = None
+        self._fast: FastVoronoi | DeviceVoronoi | None = None
 
     def directions(self, places: PlaceBatch) -> Tensor:
         """Unit vectors on the device, in the sites' own precision, (N, 3)."""
@@ -92,12 +98,14 @@ class VoronoiPlaces:
             self._fast = self._build_fast()
         return self._fast.embed(self.directions(places))
 
-    def _build_fast(self) -> FastVoronoi:
+    def _build_fast(self) -> FastVoronoi | DeviceVoronoi:
         """The fast path; its head is rounded from the weights as they were given."""
         source = self.encoder
         if self._original is not None:
             source = copy.deepcopy(self._original).eval().requires_grad_(False).to(self.device, torch.float32)
             self._original = None
+        if self.device.type != "cpu":
+            return build_on_device(source, self.device, network_dtype(self.precision))
         fast = FastVoronoi(source, self.precision)
         if self.precision == "int8":
             fast.calibrate(fibonacci_lattice(CALIBRATION_PLACES).float())
@@ -197,6 +205,10 @@ def _prepare_voronoi(
             module.load_state_dict(original.state_dict(), assign=True)
             module.to(device, torch.float32)
     return prepared
+
+
+def _has_fast_path(device: torch.device) -> bool:
+    return device.type == "cpu" or (FAST_ON_GPU and kernels.is_available(device))
 
 
 def _batch_size(device: torch.device, widest: int) -> int:

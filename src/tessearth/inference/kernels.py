@@ -1,0 +1,209 @@
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+"""Fused steps for a GPU, in Triton: what lies between places and the head's first activation stays in registers.
+
+`first_activations` evaluates each place's series, multiplies its cell's table, attends the tokens and normalises;
+`mix_sites` is the softmax over all sites times their rows. Neither writes an array of places by sites. Triton comes
+with CUDA builds of PyTorch; without it `is_available` is False and callers take the plain path.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+try:
+    import triton  # type: ignore[import-not-found, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+except ImportError:
+    triton = None
+
+
+class Shape(NamedTuple):
+    """How a kernel's work is cut; which is fastest is measured by benchmarks/speed.py."""
+
+    places: int = 128
+    tile: int = 128
+    warps: int = 8
+    stages: int = 2
+
+
+MOST_TERMS = 128
+"""Terms of a series that one tile holds: degree 14."""
+
+
+def is_available(device: torch.device) -> bool:
+    """Whether kernels run there: on a GPU, or anywhere under Triton's interpreter."""
+    return triton is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
+
+
+def are_tiles(tile: int, *widths: int) -> bool:
+    """Whether widths can be cut into tiles without a rest."""
+    return all(width % tile == 0 for width in widths)
+
+
+if triton is not None:
+
+    @triton.jit
+    def _first_activations(
+        angles,
+        leaves,
+        table,
+        total,
+        degrees,
+        offset,
+        tokens,
+        bias,
+        out,
+        eps,
+        PLACES: tl.constexpr,  # noqa: N803
+        TERMS: tl.constexpr,  # noqa: N803
+        TOKENS: tl.constexpr,  # noqa: N803
+        BLEND: tl.constexpr,  # noqa: N803
+        HIDDEN: tl.constexpr,  # noqa: N803
+        TILE: tl.constexpr,  # noqa: N803
+        RECTIFY: tl.constexpr,  # noqa: N803
+        PRECISION: tl.constexpr,  # noqa: N803
+    ):
+        block = tl.program_id(0)
+        leaf = tl.load(leaves + block).to(tl.int64)
+        place = block * PLACES + tl.arange(0, PLACES)
+        term = tl.arange(0, TERMS)
+        column = tl.arange(0, TILE)
+        width: tl.constexpr = TOKENS + BLEND + HIDDEN
+        rows = table + leaf * TERMS * width
+        first = tl.load(degrees + 2 * term).to(tl.float32)
+        second = tl.load(degrees + 2 * term + 1).to(tl.float32)
+        across = tl.load(angles + 2 * place)
+        along = tl.load(angles + 2 * place + 1)
+        terms = tl.cos(across[:, None] * first[None, :]) * tl.cos(along[:, None] * second[None, :])
+        below = tl.sum(terms * tl.load(total + leaf * TERMS + term)[None, :], axis=1)
+        terms = (terms / below[:, None]).to(table.dtype.element_ty)
+        token = tl.arange(0, TOKENS)
+        logits = tl.dot(terms, tl.load(rows + term[:, None] * width + token[None, :]), input_precision=PRECISION)
+        logits += tl.load(offset + token)[None, :]
+        shares = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+        shares = (shares / tl.sum(shares, axis=1)[:, None]).to(table.dtype.element_ty)
+        square = tl.zeros((PLACES,), dtype=tl.float32)
+        for start in range(0, BLEND, TILE):
+            here = start + column
+            part = tl.dot(
+                terms, tl.load(rows + term[:, None] * width + (TOKENS + here)[None, :]), input_precision=PRECISION
+            )
+            drawn = tl.load(tokens + token[:, None] * (BLEND + HIDDEN) + here[None, :])
+            part = tl.dot(shares, drawn, acc=part, input_precision=PRECISION)
+            part += tl.load(offset + TOKENS + here)[None, :]
+            square += tl.sum(part * part, axis=1)
+        scale = 1.0 / tl.sqrt(square / BLEND + eps)
+        for start in range(0, HIDDEN, TILE):
+            here = start + column
+            behind = TOKENS + BLEND + here
+            part = tl.dot(terms, tl.load(rows + term[:, None] * width + behind[None, :]), input_precision=PRECISION)
+            drawn = tl.load(tokens + token[:, None] * (BLEND + HIDDEN) + (BLEND + here)[None, :])
+            part = tl.dot(shares, drawn, acc=part, input_precision=PRECISION)
+            part = (part + tl.load(offset + behind)[None, :]) * scale[:, None] + tl.load(bias + here)[None, :]
+            if RECTIFY:
+                part = tl.maximum(part, 0.0)
+            part = part.to(out.dtype.element_ty)
+            tl.store(out + place.to(tl.int64)[:, None] * HIDDEN + here[None, :], part)
+
+    @triton.jit
+    def _mix_sites(
+        xyz,
+        slopes,
+        offsets,
+        rows,
+        out,
+        count,
+        SITES: tl.constexpr,  # noqa: N803
+        WIDTH: tl.constexpr,  # noqa: N803
+        PLACES: tl.constexpr,  # noqa: N803
+        TILE: tl.constexpr,  # noqa: N803
+        AT_ONCE: tl.constexpr,  # noqa: N803
+        PRECISION: tl.constexpr,  # noqa: N803
+    ):
+        place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
+        column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+        inside = place < count
+        x = tl.load(xyz + 3 * place, mask=inside, other=0.0)
+        y = tl.load(xyz + 3 * place + 1, mask=inside, other=0.0)
+        z = tl.load(xyz + 3 * place + 2, mask=inside, other=0.0)
+        most = tl.full((PLACES,), float("-inf"), dtype=tl.float32)
+        total = tl.zeros((PLACES,), dtype=tl.float32)
+        mixed = tl.zeros((PLACES, TILE), dtype=tl.float32)
+        for start in range(0, SITES, AT_ONCE):
+            site = start + tl.arange(0, AT_ONCE)
+            known = site < SITES
+            logits = x[:, None] * tl.load(slopes + site, mask=known, other=0.0)[None, :]
+            logits += y[:, None] * tl.load(slopes + SITES + site, mask=known, other=0.0)[None, :]
+            logits += z[:, None] * tl.load(slopes + 2 * SITES + site, mask=known, other=0.0)[None, :]
+            logits += tl.load(offsets + site, mask=known, other=float("-inf"))[None, :]
+            higher = tl.maximum(most, tl.max(logits, axis=1))
+            fade = tl.exp2(most - higher)
+            weights = tl.exp2(logits - higher[:, None])
+            total = total * fade + tl.sum(weights, axis=1)
+            row = tl.load(rows + site[:, None] * WIDTH + column[None, :], mask=known[:, None], other=0.0)
+            mixed = tl.dot(weights.to(rows.dtype.element_ty), row, acc=mixed * fade[:, None], input_precision=PRECISION)
+            most = higher
+        mixed = (mixed / total[:, None]).to(out.dtype.element_ty)
+        tl.store(out + place.to(tl.int64)[:, None] * WIDTH + column[None, :], mixed, mask=inside[:, None])
+
+    @triton.jit
+    def _finish(raw, slots, out, WIDTH: tl.constexpr, NORMALIZE: tl.constexpr):  # noqa: N803
+        place = tl.program_id(0).to(tl.int64)
+        column = tl.arange(0, WIDTH)
+        slot = tl.load(slots + place).to(tl.int64)
+        row = tl.load(raw + slot * WIDTH + column).to(tl.float32)
+        if NORMALIZE:
+            row = row / tl.maximum(tl.sqrt(tl.sum(row * row, axis=0)), 1e-12)
+        tl.store(out + place * WIDTH + column, row.to(out.dtype.element_ty))
+
+
+def first_activations(
+    angles: Tensor, leaves: Tensor, table: Tensor, total: Tensor, degrees: Tensor, maps: Any, shape: Shape, out: Tensor
+) -> Tensor:
+    """The head's first activation for blocks of places that share a cell, (blocks * places, H), written to `out`.
+
+    `angles` (slots, 2) are arc cosines of the flat coordinates, `leaves` (blocks,) each block's cell, `table` (L, 128,
+    T + D + H) and `total` (L, 128) the cells' series, `degrees` (128, 2) those of the terms; `maps` has offset, tokens
+    (T, D + H), bias, and whether this is all there is to rectify.
+    """
+    num_tokens, both = maps.tokens.shape
+    hidden = len(maps.bias)
+    _first_activations[(len(leaves),)](
+        angles, leaves, table, total, degrees, maps.offset, maps.tokens, maps.bias, out, maps.eps,
+        PLACES=shape.places, TERMS=table.shape[1], TOKENS=num_tokens, BLEND=both - hidden, HIDDEN=hidden,
+        TILE=shape.tile, RECTIFY=maps.is_complete, PRECISION=_products(table),
+        num_warps=shape.warps, num_stages=shape.stages,
+    )  # fmt: skip
+    return out
+
+
+def mix_sites(xyz: Tensor, slopes: Tensor, offsets: Tensor, rows: Tensor, shape: Shape, at_once: int = 64) -> Tensor:
+    """softmax(xyz slopes^T + offsets) rows, (N, 3), (K, 3), (K,), (K, S) -> (N, S) in the rows' precision.
+
+    Logits and sums are float32; S is a multiple of the shape's tile.
+    """
+    per_bit = 1.4426950408889634  # powers of two are what a GPU computes
+    turned = (slopes.T * per_bit).contiguous()
+    out = torch.empty(len(xyz), rows.shape[1], dtype=rows.dtype, device=xyz.device)
+    grid = (triton.cdiv(len(xyz), shape.places), rows.shape[1] // shape.tile)
+    _mix_sites[grid](
+        xyz.contiguous(), turned, offsets * per_bit, rows, out, len(xyz),
+        SITES=len(rows), WIDTH=rows.shape[1], PLACES=shape.places, TILE=shape.tile, AT_ONCE=at_once,
+        PRECISION=_products(rows), num_warps=shape.warps, num_stages=shape.stages,
+    )  # fmt: skip
+    return out
+
+
+def finish(raw: Tensor, slots: Tensor, normalize: bool) -> Tensor:
+    """Rows of `raw` in the order of `slots`, (N,), brought to unit length if asked, (N, D) in float32."""
+    out = torch.empty(len(slots), raw.shape[1], dtype=torch.float32, device=raw.device)
+    if len(slots):
+        _finish[(len(slots),)](raw, slots, out, WIDTH=raw.shape[1], NORMALIZE=normalize, num_warps=4)
+    return out
+
+
+def _products(table: Tensor) -> str:
+    """Full float32 products for float32 tables; the others have only one kind."""
+    return "ieee" if table.dtype == torch.float32 else "tf32"

@@ -1,0 +1,104 @@
+"""The GPU's path: the plain path's embeddings, by kernels on a GPU or under Triton's interpreter, and without."""
+
+import os
+
+import pytest
+import torch
+
+from tessearth.encoder.config import TessellationConfig
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.errors import ConfigError
+from tessearth.inference import fast_device, kernels
+from tessearth.inference.fast_device import DeviceVoronoi
+from tessearth.inference.kernels import Shape
+from tests.conftest import tiny_encoder
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LEAST_COSINE = {torch.float32: 0.9999999, torch.bfloat16: 0.9999, torch.float16: 0.99999}
+PLACES = torch.nn.functional.normalize(torch.randn(70, 3, generator=torch.Generator().manual_seed(0)))
+needs_kernels = pytest.mark.skipif(
+    not kernels.is_available(DEVICE),
+    reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1",
+)
+
+
+@pytest.fixture(autouse=True)
+def large_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_device, "SIDE", 4)
+
+
+def encoder(**changes: object) -> SphericalVoronoiEncoder:
+    tessellation = TessellationConfig(num_sites=64, site_dim=32, sharpness=3.0)
+    values = {"tessellations": (tessellation,), "num_tokens": 16, "output_dim": 32, "hidden_dim": 64, **changes}
+    return tiny_encoder(dtype=torch.float64, **values).requires_grad_(False)
+
+
+def check(made: DeviceVoronoi, model: SphericalVoronoiEncoder, dtype: torch.dtype) -> None:
+    exact = model.embed_xyz(PLACES.double())
+    got = made.embed(PLACES.to(DEVICE)).cpu()
+    assert got.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(got.double(), exact).min() >= LEAST_COSINE[dtype]
+    if dtype == torch.float32:
+        assert (got - exact).abs().max() < 1e-5 * exact.abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_series_without_a_kernel_equal_the_plain_path(dtype: torch.dtype) -> None:
+    model = encoder(coordinate_octaves=2)
+    made = DeviceVoronoi(model, DEVICE, dtype, way="series without kernel", shape=Shape(16, 16, 4, 1))
+    check(made, model, dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("octaves", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_the_kernel_for_series_equals_the_plain_path(dtype: torch.dtype, octaves: int) -> None:
+    model = encoder(coordinate_octaves=octaves)
+    check(DeviceVoronoi(model, DEVICE, dtype, shape=Shape(16, 32, 4, 1)), model, dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("sites", [64, 75])
+def test_the_kernel_for_sites_equals_the_softmax(sites: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    slopes, offsets = torch.randn(sites, 3, generator=generator) * 20, torch.randn(sites, generator=generator)
+    rows = torch.randn(sites, 32, generator=generator)
+    expected = torch.softmax(PLACES @ slopes.T + offsets, dim=-1) @ rows
+    given = (part.to(DEVICE) for part in (PLACES, slopes, offsets, rows))
+    got = kernels.mix_sites(*given, Shape(16, 16, 4, 1), at_once=16).cpu()
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"coordinate_octaves": 2}, {"num_tokens": 0}], ids=["plain", "octaves", "bare"]
+)
+def test_all_sites_equal_the_plain_path(changes: dict[str, object]) -> None:
+    model = encoder(**changes)
+    check(DeviceVoronoi(model, DEVICE, torch.float32, way="sites", shape=Shape(16, 16, 4, 1)), model, torch.float32)
+
+
+def test_every_place_gets_a_slot_of_its_own_in_a_block_of_its_cell() -> None:
+    made = DeviceVoronoi(encoder(), DEVICE, torch.float32, way="series without kernel", shape=Shape(16, 16, 4, 1))
+    assert made.series is not None
+    blocks = made.series.sort(PLACES.to(DEVICE), 16)
+    assert len(blocks.slots.unique()) == len(PLACES)
+    assert blocks.slots.max() < 16 * len(blocks.leaves)
+    cells = made.series.by_cell[fast_device.CubeCells(fast_device.FINEST).find(PLACES.to(DEVICE))]
+    assert blocks.leaves[blocks.slots // 16].equal(cells.long())
+
+
+def test_what_series_cannot_do_is_said_and_left_to_all_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    tessellation = TessellationConfig(num_sites=64, site_dim=16, sharpness=3.0)
+    model = encoder(tessellations=(tessellation, tessellation))
+    with pytest.raises(ConfigError, match="one tessellation alone: use way 'sites'"):
+        DeviceVoronoi(model, DEVICE, torch.float32)
+    assert fast_device.build_on_device(model, DEVICE, torch.float32).way == "sites"
+    monkeypatch.setattr(fast_device, "MOST_LEAVES", 3)
+    with pytest.raises(ConfigError, match="too sharp for series"):
+        DeviceVoronoi(encoder(), DEVICE, torch.float32)
+
+
+def test_kernels_are_not_promised_where_triton_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "triton", None)
+    assert not kernels.is_available(torch.device("cuda"))
+    assert os.environ.get("TRITON_INTERPRET") != "1" or not kernels.is_available(torch.device("cpu"))
