@@ -161,7 +161,7 @@ def test_names_come_apart(name: str, parts: tuple[str | None, ...]) -> None:
         ("satclip=nothing.ckpt", WeightsError, "there is no weights file nothing.ckpt"),
         ("satclip", WeightsError, "satclip needs the file it was published as"),
         ("wrap+range=nothing.npz", DataError, "there is no file nothing.npz"),
-        ("zzzzzz", UnknownNameError, "; there are: untrained, "),
+        ("zzzzzz", UnknownNameError, "; there are: earth, "),
     ],
 )
 def test_a_wrong_name_is_one_line(name: str, error: type[Exception], words: str) -> None:

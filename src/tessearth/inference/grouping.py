@@ -27,9 +27,12 @@ class SortedPlaces(NamedTuple):
 
 
 def sort_places(xyz: Tensor) -> SortedPlaces:
-    """Sort directions, (N, 3) on the CPU, along the curve."""
+    """Sort directions, (N, 3) on the CPU, along the curve; within a finest cell by their coordinates.
+
+    So the order does not depend on how places were given, and nor does the last bit of their embeddings.
+    """
     ranks = _ranks()[CubeCells(FINEST).find(xyz).numpy()]
-    order = np.argsort(ranks, kind="stable")
+    order = np.lexsort((*xyz.T.numpy(), ranks))
     return SortedPlaces(torch.from_numpy(order), torch.from_numpy(ranks[order].astype(np.int64)))
 
 
