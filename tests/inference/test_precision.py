@@ -9,6 +9,7 @@ from torch import nn
 
 from tessearth import Embedder
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
+from tessearth.encoder.head import reset_linear
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.inference.precision import Int8Linear, Precision
@@ -40,13 +41,16 @@ def test_each_precision_keeps_its_cosine(precision: Precision) -> None:
 def test_an_int8_layer_is_not_spoilt_by_loud_inputs_or_loud_places() -> None:
     generator = torch.Generator().manual_seed(0)
     layer = nn.Linear(64, 32)
+    reset_linear(layer, generator)
     x = torch.randn(200, 64, generator=generator)
     x[:, 3] *= 100  # one loud input, and its weights quiet as training makes them
     x[7] *= 1000  # one loud place
     with torch.no_grad():
         layer.weight[:, 3] /= 100
         expected = layer(x)
-        got = Int8Linear(layer, torch.randn(200, 64) * torch.tensor([1.0] * 3 + [100.0] + [1.0] * 60))(x)
+        got = Int8Linear(
+            layer, torch.randn(200, 64, generator=generator) * torch.tensor([1.0] * 3 + [100.0] + [1.0] * 60)
+        )(x)
     error = (got - expected).norm(dim=-1) / expected.norm(dim=-1)
     assert error.max() < 0.03
 
