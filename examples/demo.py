@@ -1,6 +1,6 @@
 """What a newcomer sees first: the shipped model at work, a small one trained on the spot, and both compared.
 
-make demo                                  about five minutes on two cores, set-up included; then open demo/index.html
+make demo                                  minutes on two cores; says how long each part took; then open demo/index.html
 python examples/demo.py --quick --out /tmp/demo     the same with far fewer places and steps, to see that it runs
 """
 
