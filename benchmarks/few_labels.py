@@ -2,9 +2,10 @@
 
     python benchmarks/few_labels.py LABEL:MODEL|MODEL ... [--table benchmarks/results/few_labels.md]
 
-Each model is probed by ridge on 3,000 and on 300 places of every split's training part, and on its first 64, 128 and
-256 dimensions with all of them (what all dimensions give is in embedded.md); means over class tasks and regression
-tasks, over splits, then over a label's models.
+Each model is probed by ridge on every split's whole training part, on 3,000 and on 300 places of it, and on its first
+64, 128 and 256 dimensions with all places; means over class tasks and regression tasks, over splits, then over a
+label's models. A model may also be a .npy file: its embeddings of the benchmark's places, from a machine that has it
+(`--embed MODEL FILE.npy` writes one).
 """
 
 import argparse
@@ -29,33 +30,42 @@ INVERSE_DISTANCE = "inverse-distance"
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="LABEL:MODEL|MODEL")
+    parser.add_argument("models", nargs="*", metavar="LABEL:MODEL|MODEL")
+    parser.add_argument("--embed", nargs=2, metavar=("MODEL", "FILE"), help="write a model's embeddings and stop")
     parser.add_argument("--table", default="benchmarks/results/few_labels.md")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--benchmark", default=str(benchmark_path()))
+    parser.add_argument("--benchmark", help="a benchmark file made elsewhere; the one in the cache if left out")
+    parser.add_argument("--few-only", action="store_true", help="leave out what needs every label")
     arguments = parser.parse_args()
-    tables = {name: table for name, table in read_benchmark(arguments.benchmark).items() if name in CLASS + NUMBER}
+    everything = read_benchmark(arguments.benchmark or benchmark_path())
+    tables = {name: table for name, table in everything.items() if name in CLASS + NUMBER}
+    if arguments.embed:
+        model, path = arguments.embed
+        np.save(path, embed(model, next(iter(tables.values())).latlon, arguments.device).astype(np.float16))
+        return
     rows = {}
     for labelled in arguments.models:
         label, _, names = labelled.partition(":")
-        rows[label] = [measure(name, tables, arguments.device) for name in (names or label).split("|")]
+        rows[label] = [
+            measure(name, tables, arguments.device, arguments.few_only) for name in (names or label).split("|")
+        ]
         print(label, show(rows[label]), flush=True)
     write_bytes(Path(arguments.table), to_table(rows, " ".join(sys.argv[1:])).encode())
 
 
-def measure(model, tables, device):
+def measure(model, tables, device, few_only):
     """{column: [class mean, regression mean]} of one model, or of inverse distance."""
     latlon = next(iter(tables.values())).latlon
     embedding = None
     if model != INVERSE_DISTANCE:
-        embedding = torch.from_numpy(np.asarray(Embedder(model, device=device)(latlon), dtype=np.float32)).to(device)
+        embedding = torch.from_numpy(embed(model, latlon, device)).to(device)
     scores = {}
     for name, table in tables.items():
         known, places, target = np.flatnonzero(table.known), table.latlon[table.known], table.values[table.known]
         for split, seeds in REPORTING.items():
             for seed in seeds:
                 cut = random_split(len(target), seed) if split == "random" else regional_split(places, 10, seed)
-                for column, value in columns(embedding, known, places, target, table.kind, cut, seed, device):
+                for column, value in columns(embedding, known, places, target, table.kind, cut, seed, device, few_only):
                     scores.setdefault((split, column), {}).setdefault(name, []).append(value)
     return {
         key: [float(np.mean([np.mean(tasks[name]) for name in names])) for names in (CLASS, NUMBER)]
@@ -63,9 +73,17 @@ def measure(model, tables, device):
     }
 
 
-def columns(embedding, known, places, target, kind, cut, seed, device):
+def embed(model, latlon, device):
+    if model.endswith(".npy"):
+        return np.load(model).astype(np.float32)
+    return np.asarray(Embedder(model, device=device)(latlon), dtype=np.float32)
+
+
+def columns(embedding, known, places, target, kind, cut, seed, device, few_only):
     """What one split gives: few labels, then prefixes, by name."""
-    chosen = {f"{count} labels": np.random.default_rng(seed).permutation(cut.train)[:count] for count in FEW}
+    order = np.random.default_rng(seed).permutation(cut.train)
+    chosen = {} if few_only else {"all labels": cut.train}
+    chosen |= {f"{count} labels": order[:count] for count in FEW}
     if embedding is None:
         for name, rows in chosen.items():
             reference = build_reference(INVERSE_DISTANCE, kind).fit(places[rows], target[rows])
@@ -74,7 +92,7 @@ def columns(embedding, known, places, target, kind, cut, seed, device):
     x = embedding[torch.from_numpy(known).to(embedding.device)]
     for name, rows in chosen.items():
         yield name, score(x, target, kind, rows, cut.test, device)
-    for width in (n for n in PREFIXES if n < x.shape[1]):
+    for width in (n for n in PREFIXES if n < x.shape[1] and not few_only):
         yield f"first {width}", score(x[:, :width], target, kind, cut.train, cut.test, device)
 
 

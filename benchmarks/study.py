@@ -7,8 +7,8 @@ tables: name, `sources` (which ones, default all), `set` (changes to the base, d
 spectrum, `land_only`, `baseline` (a published encoder instead of ours, by the name of its recipe), and `keep` for runs
 whose weights are wanted. Each source's features are computed once; a run's features are the principal components of
 its sources joined. With `--store` they are read from a store of `tessearth features` instead, its sources named in the
-plan's `names`; and a plan without `[base]` builds on the shipped recipe it calls `recipe`. Results go to
-FOLDER/results.jsonl, one line per run and seed.
+plan's `names`; a plan without `[base]` builds on the shipped recipe it calls `recipe`, with its `[changes]`. Results go to
+FOLDER/results.jsonl, one line per run and seed; every run's first seed comes before any second.
 
 Files that no package carries are expected in `.carry/` by the plans up to the sixth: `blackmarble.mbtiles` and
 `bluemarble.mbtiles` (night lights to zoom 6, days to zoom 6) and `seasons/` (the five nasa-bmng-*_2048.jpg of Debian's
@@ -238,7 +238,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     context = get_context("spawn")
     if "recipe" in plan:
-        plan["base"] = load_recipe_table(plan["recipe"])
+        plan["base"] = changed(load_recipe_table(plan["recipe"]), plan.get("changes", {}))
     if arguments.store:
         names, latlon, held, columns = open_store(plan, arguments.store)
     else:
@@ -252,10 +252,11 @@ def main():
             run["path"] = str(join(folder, list(run.get("sources", names)), width, device, flattening, columns))
     torch.cuda.empty_cache() if device == "cuda" else None
     print(f"features ready after {time.time() - begun:.0f} s", flush=True)
+    seeds = lambda run: run.get("seeds", plan.get("seeds", [0]))  # noqa: E731
+    turns = [(turn, run, seed) for run in plan["run"] for turn, seed in enumerate(seeds(run))]
     jobs = [
         (plan, run, seed, str(folder), arguments.benchmark, str(folder / "runs"), arguments.report, str(out))
-        for run in plan["run"]
-        for seed in run.get("seeds", [0])
+        for _, run, seed in sorted(turns, key=lambda turn: turn[0])
     ]
     with ProcessPoolExecutor(arguments.workers, mp_context=context) as pool, open(out / "results.jsonl", "a") as log:
         waiting = {pool.submit(guarded, job, begun + arguments.stop_after): job for job in jobs}
