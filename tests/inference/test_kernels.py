@@ -58,6 +58,27 @@ def test_the_kernel_for_series_equals_the_plain_path(dtype: torch.dtype, octaves
 
 
 @needs_kernels
+def test_a_split_head_equals_the_plain_one() -> None:
+    model = encoder(coordinate_octaves=2)
+    made = DeviceVoronoi(model, DEVICE, torch.float32, shape=Shape(16, 32, 4, 1))
+    made.split_head, made.linear_shape = True, Shape(16, 32, 4, 1)
+    check(made, model, torch.float32)
+
+
+@needs_kernels
+@pytest.mark.parametrize("rectify", [False, True])
+def test_a_split_layer_keeps_float32_digits_whatever_the_number_of_rows(rectify: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    x, columns = torch.randn(75, 64, generator=generator), torch.randn(64, 32, generator=generator)
+    bias, before = torch.randn(32, generator=generator), torch.randn(75, 32, generator=generator)
+    product = x.double() @ columns.double() + bias.double()
+    expected = before.double() + (product.relu() if rectify else product)
+    given = (part.to(DEVICE) for part in (x, columns, bias))
+    got = kernels.linear(*given, rectify, before=before.to(DEVICE), shape=Shape(16, 16, 4, 1)).cpu()
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_kernels
 @pytest.mark.parametrize("sites", [64, 75])
 def test_the_kernel_for_sites_equals_the_softmax(sites: int) -> None:
     generator = torch.Generator().manual_seed(1)

@@ -30,11 +30,14 @@ MOST_LEAVES = 12_288
 """More cells than this take too long to make and too much room."""
 
 SHAPES: dict[torch.dtype, Shape] = {
-    torch.float32: Shape(places=64, tile=64, warps=4, stages=2),
-    torch.bfloat16: Shape(),
-    torch.float16: Shape(),
+    torch.float32: Shape(places=64, tile=64, warps=4, stages=1),
+    torch.bfloat16: Shape(places=64, tile=64, warps=4, stages=3),
+    torch.float16: Shape(places=64, tile=64, warps=4, stages=3),
 }
-"""How the kernel's work is cut for each precision of the tables."""
+"""How the kernel's work is cut for each precision of the tables: the fastest in benchmarks/results/speed-gpu.md."""
+
+SPLIT_HEAD = False
+"""Whether a float32 head's layers are `kernels.linear` instead of the library's; benchmarks/speed.py measures both."""
 
 MIXED_IN: dict[torch.dtype, torch.dtype] = {torch.bfloat16: torch.float16}
 """Series are multiplied in float16 where the head is in bfloat16: their terms lie in [-1, 1] and need the digits."""
@@ -128,6 +131,7 @@ class DeviceVoronoi:
         self.config, self.device, self.dtype, self.way = encoder.config, device, dtype, way
         mixed_in = MIXED_IN.get(dtype, dtype)
         self.shape = shape or SHAPES[mixed_in]
+        self.split_head, self.linear_shape = SPLIT_HEAD and dtype == torch.float32, kernels.LINEAR_SHAPE
         self.folded: Folded = fold(encoder).to(device)
         self.maps = DeviceMaps(
             offset=self.folded.offset,
@@ -209,9 +213,19 @@ class DeviceVoronoi:
         return first.addmm_(features.to(self.dtype), self.folded.coordinates.T.to(self.dtype)).relu_()
 
     def _head(self, x: Tensor) -> Tensor:
+        widths = (self.config.hidden_dim, self.config.output_dim)
+        if self.split_head and kernels.is_available(self.device) and kernels.are_tiles(self.linear_shape.tile, *widths):
+            return self._split_head(x)
         for first, second in self.blocks:
             x = x.add_(_relu_linear(second, _relu_linear(first, x)))
         return x @ self.exit
+
+    def _split_head(self, x: Tensor) -> Tensor:
+        """The same with every product split into three on the tensor cores."""
+        shape = self.linear_shape
+        for first, second in self.blocks:
+            x = kernels.linear(kernels.linear(x, *first, True, shape=shape), *second, True, before=x, shape=shape)
+        return kernels.linear(x, self.exit, self.exit.new_zeros(self.exit.shape[1]), False, shape=shape)
 
     def _unit(self, raw: Tensor) -> Tensor:
         return F.normalize(raw.float(), dim=-1) if self.config.normalize else raw.float()
