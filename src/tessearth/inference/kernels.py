@@ -235,7 +235,7 @@ def mix_sites(xyz: Tensor, slopes: Tensor, offsets: Tensor, rows: Tensor, shape:
 def linear(
     x: Tensor, columns: Tensor, bias: Tensor, rectify: bool, before: Tensor | None = None, shape: Shape | None = None
 ) -> Tensor:
-    """A layer, x W + b, (N, OUT): float32 by three tensor-core products; rectified if asked, added to `before` if given.
+    """A layer, x W + b, by three tensor-core products in float32: (N, OUT); rectified if asked, added to any `before`.
 
     Each factor is split into what TF32 holds and what is left; only the product of both rests is dropped, so about 22
     bits remain. Widths are multiples of the shape's tile.
