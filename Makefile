@@ -20,6 +20,14 @@ test-slow: ## suites that take minutes: memory at a million points
 	@tools/setup dev
 	@$(BIN)/python -m pytest -m slow
 
+test-faults: ## the whole fault suite, many minutes: kills, full disks, turned bits, broken connections (docs/faults.md)
+	@tools/setup dev
+	@$(BIN)/python -m pytest tests/faults
+
+fault-mutations: ## take every protection out in turn and see a test fail: benchmarks/results/fault_mutations.md
+	@tools/setup dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.mutations
+
 check: ## style, types and the direction of imports
 	@tools/setup dev
 	@$(BIN)/ruff check .
@@ -36,6 +44,20 @@ figures: ## draw every figure of docs/figures from the shipped model (minutes)
 	@tools/setup dev
 	@tools/figures
 
+docs: ## build the pages of docs/ into build/docs, without network; a warning or a dead link is an error
+	@tools/setup docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/docs/index.html"
+
+fuzz: ## damaged input for everything that takes input, ten minutes a surface (SECONDS_EACH=600 SEED=0 SURFACES="...")
+	@tools/setup dev
+	@$(BIN)/python tools/fuzz.py $(SURFACES) --seconds $(or $(SECONDS_EACH),600) --seed $(or $(SEED),0)
+
+audit: ## known weaknesses of the pinned versions, by pip-audit (asks the package index)
+	@python3 -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit
+	@build/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt || \
+	  { echo "found something, or the package index does not say here what is known of a version" >&2; exit 2; }
+
 constraints: ## make constraints.txt anew from pyproject.toml
 	@tools/setup dev
 	@tools/make_constraints
@@ -44,4 +66,4 @@ clean: ## remove the virtual environment and what tools left behind
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: explorer figures help demo test test-slow check constraints clean
+.PHONY: audit docs explorer figures fuzz help demo test test-slow test-faults fault-mutations check constraints clean

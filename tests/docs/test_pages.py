@@ -1,0 +1,63 @@
+"""Every block of the README and of every page runs, in order, as a newcomer would paste it."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from tessearth.cli.app import app
+from tests.docs.blocks import ROOT, blocks_of, commands_of, page_name, pages, run_page
+from tests.docs.preparations import PREPARATIONS
+
+WITH_BLOCKS = [page for page in pages() if blocks_of(page)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=page_name)
+def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    PREPARATIONS.get(page_name(page), lambda _: None)(tmp_path)
+    run_page(page)
+
+
+def command_lines(word: str) -> list[tuple[str, str]]:
+    return [
+        (f"{page_name(page)}:{block.line}", line.strip())
+        for page in WITH_BLOCKS
+        for block in blocks_of(page)
+        if block.language == "bash"
+        for line in commands_of(block)
+        if line.strip().startswith(word)
+    ]
+
+
+def test_every_command_line_has_known_options() -> None:
+    """Cheap enough for every run of the suite: a renamed option cannot leave its old name behind in a page."""
+    root = typer.main.get_command(app)
+    lines = command_lines("tessearth ")
+    assert len(lines) > 30
+    for where, line in lines:
+        words = shlex.split(re.split(r"\s[|&>]", line)[0], comments=True)[1:]
+        command, name = root, "tessearth"
+        while hasattr(command, "commands") and words:
+            assert words[0] in command.commands, f"{where}: {name} has no command {words[0]}"
+            name, command = f"{name} {words[0]}", command.commands[words[0]]
+            words = words[1:]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        for word in words:
+            if word.startswith("--") and word != "--help":
+                assert word.partition("=")[0] in known, f"{where}: {name} has no option {word}"
+
+
+def test_every_extra_and_target_named_is_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for page in pages():
+        for named in re.findall(r"tessearth\[([^\]]+)\]", page.read_text("utf-8")):
+            assert set(named.split(",")) <= set(extras), page_name(page)
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for where, line in command_lines("make "):
+        assert re.search(rf"^{line.split()[1]}:", makefile, re.MULTILINE), where
