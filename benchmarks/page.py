@@ -4,16 +4,19 @@
 
 Every visit is a browser's first: nothing is kept from the one before. The browser sends the pictures it paints as they
 are painted; the first on which the globe's middle is no longer of one colour is when the globe was there to be seen.
+The processor time of browser and server until the globe stood is taken beside it: it does not depend on what else runs.
 """
 
 import argparse
 import base64
 import io
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +39,7 @@ class Visit(NamedTuple):
     globe: float
     complete: float
     megabytes: float
+    processor: float
 
 
 def start(model):
@@ -48,6 +52,22 @@ def start(model):
 def wait_until_ready(page, url):
     while page.request.get(f"{url}health").json()["status"] != "ok":
         time.sleep(0.5)
+
+
+def processor_seconds():
+    """Of all processes below this one: the browser's and the server's."""
+    parents, spent = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(stat.parent.name)] = int(fields[1])
+        spent[int(stat.parent.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    ours = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(spent[process] for process in ours - {os.getpid()} if process in spent)
 
 
 def is_drawn(jpeg):
@@ -70,9 +90,10 @@ def visit(browser, url, screenshot=None):
 
     session.on("Page.screencastFrame", keep)
     session.send("Page.startScreencast", {"format": "jpeg", "quality": 60, "maxWidth": 640, "maxHeight": 360})
+    before = processor_seconds()
     page.goto(url)
     page.wait_for_selector("body[data-loaded]", timeout=60_000)
-    complete = page.evaluate("performance.now()") / 1000
+    complete, spent = page.evaluate("performance.now()") / 1000, processor_seconds() - before
     page.wait_for_timeout(1500)
     session.send("Page.stopScreencast")
     begun = page.evaluate("performance.timeOrigin") / 1000
@@ -82,7 +103,7 @@ def visit(browser, url, screenshot=None):
     if screenshot:
         page.screenshot(path=screenshot)
     context.close()
-    return Visit(text, min(seen, default=float("nan")), complete, moved / 1e6)
+    return Visit(text, min(seen, default=float("nan")), complete, moved / 1e6, spent)
 
 
 def main():
@@ -103,9 +124,10 @@ def main():
         if process is not None:
             process.terminate()
             process.wait(30)
-    print("visit  first text s  globe drawn s  everything loaded s  megabytes")
+    print("visit  first text s  globe drawn s  globe at rest s  megabytes  processor s")
     for number, one in enumerate(visits, 1):
-        print(f"{number:5}  {one.text:12.2f}  {one.globe:13.2f}  {one.complete:19.2f}  {one.megabytes:9.2f}")
+        times = f"{one.text:12.2f}  {one.globe:13.2f}  {one.complete:15.2f}"
+        print(f"{number:5}  {times}  {one.megabytes:9.2f}  {one.processor:11.2f}")
     print(f"median globe drawn {np.median([one.globe for one in visits]):.2f} s")
 
 

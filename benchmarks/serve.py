@@ -4,7 +4,8 @@
 
 The model's own rate is taken in the server's own way (batches of 8,192 places) in this process before the server
 starts and again while it idles; the higher one counts. Clients share the processor with the server, so what they cost
-is part of the answer.
+is part of the answer. Where other programs run too, rates say little: what a place costs in processor time, alone and
+served, is measured beside them and does not depend on who else is there.
 """
 
 import argparse
@@ -50,6 +51,11 @@ class Server:
     def megabytes(self):
         with open(f"/proc/{self.process.pid}/status") as file:
             return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) / 1024
+
+    def processor_seconds(self):
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            spent = file.read().rpartition(")")[2].split()
+        return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
 
     async def wait_until_ready(self):
         while True:
@@ -109,15 +115,24 @@ def batch(count):
     return lambda rng: (b"POST", b"/embed/binary", draw(rng, count).astype("<f8").tobytes())
 
 
+class Own(NamedTuple):
+    """What the model does by itself."""
+
+    rate: float
+    """Places a second."""
+    cost: float
+    """Microseconds of processor time a place, over all threads."""
+
+
 def own_rate(model, seconds=6.0):
-    """Places a second that the model embeds by itself."""
+    """Embed batches of fresh places for a while."""
     embedder, rng = Embedder(model, device="cpu"), np.random.default_rng(0)
     embedder.embed(draw(rng, 8192))
-    done, start = 0, time.perf_counter()
+    done, start, spent = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - start < seconds:
         embedder.embed(draw(rng, 8192))
         done += 8192
-    return done / (time.perf_counter() - start)
+    return Own(done / (time.perf_counter() - start), 1e6 * (time.process_time() - spent) / done)
 
 
 def counts(replies):
@@ -126,16 +141,18 @@ def counts(replies):
 
 
 async def under_load(server, connections, seconds):
-    """Places a second that requests get together."""
+    """What requests get together: places a second, and microseconds of server and clients a place."""
     await server.wait_until_ready()
     await load(server.port, connections, 3, batch(PLACES))  # caches fill, threads start
-    memory = server.megabytes()
+    memory, spent = server.megabytes(), server.processor_seconds() + time.process_time()
     replies, took = await load(server.port, connections, seconds, batch(PLACES))
     good = sum(reply.status == 200 for reply in replies)
-    rate = good * PLACES / took
+    served = Own(
+        good * PLACES / took, 1e6 * (server.processor_seconds() + time.process_time() - spent) / (good * PLACES)
+    )
     after = server.megabytes()
     print(f"batched /embed/binary, {connections} connections, {took:.0f} s, {PLACES} places each: {counts(replies)}")
-    print(f"  {rate:,.0f} places/s; memory {memory:.0f} MB -> {after:.0f} MB")
+    print(f"  {served.rate:,.0f} places/s; memory {memory:.0f} MB -> {after:.0f} MB")
     replies, took = await load(server.port, connections, seconds, single)
     times = np.array([reply.seconds for reply in replies]) * 1000
     p50, p99 = np.percentile(times, (50, 99))
@@ -143,7 +160,7 @@ async def under_load(server, connections, seconds):
     print(f"single /embed, {connections} connections, {took:.0f} s: {counts(replies)}, {per_second:,.0f} a second")
     print(f"  p50 {p50:.1f} ms, p99 {p99:.1f} ms = {p99 / p50:.1f} times, longest {times.max():.0f} ms")
     print(f"  memory {server.megabytes():.0f} MB")
-    return rate
+    return served
 
 
 async def over_load(server, connections):
@@ -171,9 +188,11 @@ def main():
     before = own_rate(arguments.model)
     print(f"{arguments.model}; {os.cpu_count()} cores")
     with Server(arguments.model, "--rate", "0") as server:
-        rate = asyncio.run(under_load(server, arguments.connections, arguments.seconds))
+        served = asyncio.run(under_load(server, arguments.connections, arguments.seconds))
         own = max(before, own_rate(arguments.model))
-        print(f"the server's rate is {rate / own:.0%} of the Embedder's own, {own:,.0f} places/s")
+        print(f"the server's rate is {served.rate / own.rate:.0%} of the Embedder's own, {own.rate:,.0f} places/s")
+        share = own.cost / served.cost
+        print(f"a place costs {served.cost:.0f} us of processor time served, {own.cost:.0f} us alone: {share:.0%}")
         asyncio.run(over_load(server, arguments.connections))
     with Server(arguments.model, "--rate", "20") as server:
         asyncio.run(too_often(server))

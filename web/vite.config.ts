@@ -3,7 +3,7 @@ import { defineConfig } from "vite";
 // The page is served by `tessearth explore`; while working on it, `npx vite` asks a server on the usual port.
 const api = "http://127.0.0.1:8737";
 const routes = ["embed", "place", "similar", "compare", "predict", "sites", "cells", "tokens", "migration", "layers",
-  "legend", "tiles", "picture.png", "outlines", "health"];
+  "legend", "tiles", "earth.jpg", "picture.png", "outlines", "health"];
 
 export default defineConfig({
   build: {

@@ -59,22 +59,37 @@ def client(model: Path) -> Iterator[Client]:
         yield client
 
 
+GO = """state => new Promise(done => {
+  if (location.hash === state) return done();
+  addEventListener("hashchange", () => done(), {once: true});
+  location.hash = state;
+})"""
+
+
 class Visit:
-    """A page of its own, opened at a state; what goes wrong is remembered."""
+    """A browser's window; what goes wrong in it is remembered."""
 
-    def __init__(self, browser: Any, client: Client) -> None:
-        self.browser, self.client = browser, client
+    def __init__(self, browser: Any, client: Client, *, width: int = 860, height: int = 560) -> None:
+        self.client = client
         self.trouble = Trouble([], [], [])
-        self.context: Any = None
-
-    def open(self, state: str = "", *, width: int = 860, height: int = 560, dark: bool = False) -> Any:
-        self.context = self.browser.new_context(
+        self.context = browser.new_context(
             viewport={"width": width, "height": height},
-            color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
             accept_downloads=True,
             has_touch=width < 700,
         )
+        self.page = self._new_page()
+
+    def open(self, state: str = "#") -> Any:
+        """The page at a state: loaded the first time, after that led there by its address, as by a link."""
+        if self.page.url == "about:blank":
+            self.page.goto(f"{self.client.url}{state}")
+            self.page.wait_for_selector("body[data-loaded]")
+        else:
+            self.page.evaluate(GO, state)
+        return self.page
+
+    def _new_page(self) -> Any:
         page = self.context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: message.type == "error" and self.trouble.errors.append(message.text))
@@ -82,8 +97,6 @@ class Visit:
         page.on("requestfailed", self._note_failure)
         page.on("response", lambda r: r.status >= 400 and self.trouble.failed.append(f"{r.status} {r.url}"))
         page.on("request", lambda request: self._note_external(request.url))
-        page.goto(f"{self.client.url}{state}")
-        page.wait_for_selector("body[data-loaded]")
         return page
 
     def _note_failure(self, request: Any) -> None:
@@ -95,11 +108,34 @@ class Visit:
             self.trouble.external.append(url)
 
 
+@pytest.fixture(scope="session")
+def window(browser: Any, client: Client) -> Iterator[Visit]:
+    """One window for most tests: to load the page takes longer than to use it."""
+    window = Visit(browser, client)
+    yield window
+    window.context.close()
+
+
 @pytest.fixture
-def visit(browser: Any, client: Client) -> Iterator[Visit]:
+def visit(window: Visit) -> Iterator[Visit]:
     """Every test ends with the question whether anything went wrong."""
-    visit = Visit(browser, client)
-    yield visit
-    if visit.context is not None:
-        visit.context.close()
-    assert visit.trouble == ([], [], [])
+    yield window
+    trouble = Trouble(*(list(part) for part in window.trouble))
+    for part in window.trouble:
+        part.clear()
+    assert trouble == ([], [], [])
+
+
+@pytest.fixture
+def new_window(browser: Any, client: Client) -> Iterator[Any]:
+    """Makes a window of a test's own, where nothing was loaded before."""
+    opened: list[Visit] = []
+
+    def make(**size: int) -> Visit:
+        opened.append(Visit(browser, client, **size))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.context.close()
+        assert one.trouble == ([], [], [])

@@ -1,9 +1,11 @@
 """Tiles lie where web maps expect them; every kind of model can be served."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tessearth import Embedder
 from tessearth.errors import ConfigError, DataError, UnknownNameError
@@ -13,7 +15,7 @@ from tessearth.explorer.migration import read_trajectories
 from tessearth.explorer.page import STATIC, check_built, hash_sources, is_built, read_record
 from tessearth.explorer.served import Served
 from tessearth.explorer.settings import ServeSettings
-from tests.explorer.serving import serving
+from tests.explorer.serving import Client, serving
 
 # A server is asked about single places; that some look like radians is a line in its log, not a failure.
 pytestmark = pytest.mark.filterwarnings("ignore::tessearth.errors.CoordinateWarning")
@@ -67,6 +69,19 @@ def test_scales_run_from_dark_to_light_and_classes_differ() -> None:
         assert light[-1] > light[0] + 120
     assert class_colours(3) == list(CLASSES[:3])
     assert len(set(class_colours(64))) == 64
+
+
+def test_the_whole_earth_is_one_picture_of_its_base_tile(client: Client) -> None:
+    found = client.ask("/earth.jpg")
+    assert found.headers["content-type"] == "image/jpeg"
+    assert len(found.body) < 300_000
+    whole = Image.open(io.BytesIO(found.body)).convert("RGB")
+    assert whole.size == (1024, 1024)
+    tile = Image.open(io.BytesIO(client.ask("/tiles/earth/0/0/0.png").body)).convert("RGB")
+    small = np.asarray(whole.resize((64, 64), Image.Resampling.BOX)).astype(float)
+    apart = np.abs(small - np.asarray(tile.resize((64, 64), Image.Resampling.BOX)))
+    assert apart.mean() < 6
+    assert small.std() > 30
 
 
 def test_an_encoder_without_sites_is_served_as_far_as_it_goes() -> None:

@@ -42,6 +42,15 @@ export function announce(words: string): void {
   byId("live").textContent = words;
 }
 
+const waited = new Set<string>();
+
+/** Note what the page waits for; the header turns its wheel as long as there is anything. */
+export function setBusy(what: string, busy: boolean): void {
+  if (busy) waited.add(what);
+  else waited.delete(what);
+  document.body.toggleAttribute("data-busy", waited.size > 0);
+}
+
 let hiding = 0;
 
 /** One clear message, gone after a while or when dismissed. */

@@ -3,7 +3,7 @@
 import { type Map as Globe, MapLibreMap, NavigationControl, AttributionControl, setWorkerUrl } from "maplibre-gl";
 import workerUrl from "maplibre-gl/dist/maplibre-gl-worker.mjs?worker&url";
 import "maplibre-gl/dist/maplibre-gl.css";
-import { complain } from "./dom";
+import { complain, setBusy } from "./dom";
 import { type LatLon, type State, store } from "./state";
 
 setWorkerUrl(workerUrl);
@@ -11,6 +11,9 @@ setWorkerUrl(workerUrl);
 const PAINTED = "painted";
 const BASE_ZOOM = 5;
 const PAINTED_ZOOM = 8;
+/** Of the one picture of everything: as wide as four tiles, so that it is taken for the whole map up to zoom 2. */
+const WHOLE_SIZE = 2048;
+const ATMOSPHERE = ["interpolate", ["linear"], ["zoom"], 0, 0.8, 5, 0.3, 7, 0] as never;
 
 /** The address of a layer's tiles, or null when what it is about was not chosen yet. */
 export function layerQuery(state: State): string | null {
@@ -37,13 +40,13 @@ export function createGlobe(container: HTMLElement, pictures: boolean, onPick: (
       version: 8,
       projection: { type: state.flat ? "mercator" : "globe" },
       sources: pictures
-        ? { earth: { type: "raster", tiles: [tiles("earth")], tileSize: 256, maxzoom: BASE_ZOOM } }
+        ? { whole: { type: "raster", tiles: [`${location.origin}/earth.jpg`], tileSize: WHOLE_SIZE, maxzoom: 0 } }
         : {},
       layers: [
         { id: "ground", type: "background", paint: { "background-color": "#1d3a56" } },
-        ...(pictures ? [{ id: "earth", type: "raster" as const, source: "earth" }] : []),
+        ...(pictures ? [{ id: "whole", type: "raster" as const, source: "whole", paint: { "raster-fade-duration": 0 } }] : []),
       ],
-      sky: { "atmosphere-blend": ["interpolate", ["linear"], ["zoom"], 0, 0.8, 5, 0.3, 7, 0] },
+      sky: { "atmosphere-blend": 0 },
     },
     center: [state.centre[1], state.centre[0]],
     zoom: state.zoom,
@@ -51,8 +54,7 @@ export function createGlobe(container: HTMLElement, pictures: boolean, onPick: (
     maxZoom: 9,
     attributionControl: false,
     fadeDuration: 150,
-    // A page in the background, or one that is printed, keeps its picture; tests read its pixels too.
-    canvasContextAttributes: { preserveDrawingBuffer: true, antialias: false },
+    canvasContextAttributes: { antialias: false },
   });
   const credit = pictures ? "Blue Marble: NASA Earth Observatory · borders: Natural Earth" : "Borders: Natural Earth";
   globe.addControl(new AttributionControl({ compact: true, customAttribution: credit }), "bottom-right");
@@ -70,8 +72,30 @@ export function createGlobe(container: HTMLElement, pictures: boolean, onPick: (
     const { lat, lng } = globe.getCenter();
     store.set({ centre: [lat, wrap(lng)], zoom: globe.getZoom() });
   });
+  globe.on("sourcedataloading", () => setBusy("tiles", true));
+  globe.on("idle", () => setBusy("tiles", false));
   globe.on("error", ({ error }) => complain(tileTrouble(error)));
   return globe;
+}
+
+/** Once the one picture of everything is drawn: tiles that sharpen it, and air around it where that costs nothing. */
+export function refine(globe: Globe, pictures: boolean): void {
+  const software = drawsInSoftware(globe);
+  if (!software) globe.setSky({ "atmosphere-blend": ATMOSPHERE });
+  if (!pictures) return;
+  const above = globe.getStyle().layers.find((layer) => layer.id !== "ground" && layer.id !== "whole")?.id;
+  globe.addSource("earth", { type: "raster", tiles: [tiles("earth")], tileSize: software ? 512 : 256, minzoom: 2, maxzoom: BASE_ZOOM });
+  globe.addLayer({ id: "earth", type: "raster", source: "earth", paint: { "raster-fade-duration": software ? 0 : 200 } }, above);
+}
+
+/** Without a graphics card the processor computes every pixel: such a globe goes without what is only pretty. */
+function drawsInSoftware(globe: Globe): boolean {
+  const context = globe.getCanvas().getContext("webgl2");
+  const about = context?.getExtension("WEBGL_debug_renderer_info");
+  const name = context && about ? String(context.getParameter(about.UNMASKED_RENDERER_WEBGL)) : "";
+  const software = /swiftshader|llvmpipe|software|basic render/i.test(name);
+  if (software) globe.setPixelRatio(1);
+  return software;
 }
 
 function tileTrouble(error: { status?: number; message: string }): string {
@@ -106,6 +130,18 @@ export function setOpacity(globe: Globe, opacity: number): void {
 
 export function wrap(lon: number): number {
   return Math.abs(lon) <= 180 ? lon : ((((lon + 180) % 360) + 360) % 360) - 180;
+}
+
+/** Sources and layers can be added from then on. */
+export function whenDrawn(globe: Globe): Promise<void> {
+  return document.body.dataset["loaded"] ? Promise.resolve() : new Promise((done) => void globe.once("load", () => done()));
+}
+
+/** Look where the address says: somebody pasted a link, or went back. */
+export function follow(globe: Globe, { centre, zoom }: State): void {
+  const { lat, lng } = globe.getCenter();
+  const moved = Math.abs(lat - centre[0]) > 0.01 || Math.abs(wrap(lng) - centre[1]) > 0.01;
+  if (moved || Math.abs(globe.getZoom() - zoom) > 0.01) globe.jumpTo({ center: [centre[1], centre[0]], zoom });
 }
 
 /** Move without asking those for patience who asked for no motion. */

@@ -2,8 +2,8 @@
 
 import "./style.css";
 import { type Health, type LayerState, get } from "./api";
-import { byId, complain, h, replace, spinner } from "./dom";
-import { createGlobe, layerQuery, paintLayer, setOpacity } from "./globe";
+import { byId, complain, h, replace, setBusy, spinner } from "./dom";
+import { createGlobe, follow, layerQuery, paintLayer, refine, setOpacity } from "./globe";
 import { showLegend } from "./legend";
 import { createSlider } from "./migration";
 import { showOverlays } from "./overlays";
@@ -64,7 +64,7 @@ function createHeader(health: Health): [HTMLElement, HTMLElement] {
     fold.textContent = folded ? "▴" : "▾";
   });
   const warning = health.trained ? null : h("p", { class: "trouble" }, "These weights are random: use them to try things out only.");
-  return [h("header", {}, h("div", { class: "row" }, h("h1", {}, "tessearth"), status, fold), model, warning), status];
+  return [h("header", {}, h("div", { class: "row" }, h("h1", {}, "tessearth"), h("span", { class: "spin", "aria-hidden": "true" }), status, fold), model, warning), status];
 }
 
 async function begin(): Promise<void> {
@@ -88,10 +88,15 @@ async function begin(): Promise<void> {
   createSlider(globe);
 
   let layers: LayerState[] = [];
+  let asked = 0;
   const paint = async (): Promise<void> => {
+    const mine = ++asked;
     const state = store.get();
+    setBusy("layer", true);
     const ready = await showLegend(state, layers.find((layer) => layer.name === state.layer), dataPanel.classes);
-    if (state === store.get() || layerQuery(state) === layerQuery(store.get())) paintLayer(globe, state.layer, ready ? layerQuery(state) : null, state.opacity);
+    if (mine !== asked) return; // something else was chosen meanwhile
+    paintLayer(globe, state.layer, ready ? layerQuery(state) : null, state.opacity);
+    setBusy("layer", false);
   };
   const poll = async (): Promise<void> => {
     try {
@@ -101,12 +106,9 @@ async function begin(): Promise<void> {
       const done = layers.every((layer) => layer.ready);
       const share = Math.min(...layers.map((layer) => layer.progress));
       status.textContent = done ? "" : `preparing maps ${Math.round(100 * share)} %`;
-      const { layer } = store.get();
-      const was = before.find((one) => one.name === layer);
-      const now = layers.find((one) => one.name === layer);
-      if (!was?.ready) void paint();
-      if (now?.ready && !was?.ready) void tokensPanel.show();
-      if (layers.find((one) => one.name === "token")?.ready && !before.find((one) => one.name === "token")?.ready) void tokensPanel.show();
+      const isReady = (name: string, among: LayerState[]): boolean => among.some((one) => one.name === name && one.ready);
+      if (!isReady(store.get().layer, before)) void paint();
+      if (isReady("token", layers) && !isReady("token", before)) void tokensPanel.show();
       if (!done) setTimeout(() => void poll(), ASK_AGAIN_MS);
     } catch (error) {
       complain(error);
@@ -115,12 +117,15 @@ async function begin(): Promise<void> {
   };
   globe.once("load", () => {
     document.body.dataset["loaded"] = "true";
+    performance.mark("globe"); // for whoever measures how soon there is something to see
     store.on(["layer", "token", "probe", "sea"], () => void paint());
     store.on(["place"], (state) => state.layer === "similarity" && void paint());
     store.on(["opacity"], (state) => setOpacity(globe, state.opacity));
+    store.on(["centre", "zoom"], (state) => follow(globe, state));
     store.on(["flat"], (state) => globe.setProjection({ type: state.flat ? "mercator" : "globe" }));
     store.on(["overlays"], (state) => void showOverlays(globe, state.overlays), true);
     void poll();
+    globe.once("idle", () => refine(globe, health.pictures));
   });
 }
 

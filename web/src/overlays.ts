@@ -3,7 +3,7 @@
 import { type GeoJSONSource, type Map as Globe, Marker, Popup } from "maplibre-gl";
 import type { Feature, FeatureCollection } from "geojson";
 import { type Migration, type SimilarPlace, type Sites, getOnce } from "./api";
-import { complain, h, kilometres, short } from "./dom";
+import { complain, h, kilometres, setBusy, short } from "./dom";
 import { type LatLon, type Overlay, store } from "./state";
 
 const SHARPNESS = ["#2b1d52", "#33488e", "#2a6f97", "#2a9183", "#63b155", "#b9c93c", "#fbe14b"];
@@ -121,6 +121,7 @@ export async function showOverlays(globe: Globe, wanted: readonly Overlay[]): Pr
   for (const name of Object.keys(BUILDERS) as Overlay[]) {
     if (!wanted.includes(name) && !building.has(name)) continue;
     if (!building.has(name)) building.set(name, BUILDERS[name](globe));
+    setBusy(name, true);
     try {
       await building.get(name);
     } catch (error) {
@@ -128,6 +129,8 @@ export async function showOverlays(globe: Globe, wanted: readonly Overlay[]): Pr
       complain(error);
       store.set({ overlays: store.get().overlays.filter((other) => other !== name) });
       continue;
+    } finally {
+      setBusy(name, false);
     }
     const visible = store.get().overlays.includes(name) ? "visible" : "none";
     for (const layer of globe.getStyle().layers) {

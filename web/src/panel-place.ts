@@ -4,7 +4,7 @@ import type { Map as Globe } from "maplibre-gl";
 import { type PlaceAnswer, type SimilarPlace, get, post } from "./api";
 import { climateWords } from "./climate";
 import { announce, complain, coordinates, h, kilometres, percent, replace, short, spinner } from "./dom";
-import { flyTo } from "./globe";
+import { flyTo, whenDrawn } from "./globe";
 import { showAlike, showPin } from "./overlays";
 import { type LatLon, readPlace, store } from "./state";
 
@@ -22,6 +22,7 @@ export class PlacePanel {
   });
   private asking: AbortController | undefined;
   private comparing = false;
+  private alikeShown = false;
 
   constructor(
     private readonly globe: Globe,
@@ -65,6 +66,7 @@ export class PlacePanel {
     this.asking?.abort();
     if (!place) {
       replace(this.about, this.invitation());
+      if (this.alikeShown) showAlike(this.globe, []);
       return;
     }
     this.input.value = `${place[0].toFixed(2)}, ${place[1].toFixed(2)}`;
@@ -157,7 +159,10 @@ export class PlacePanel {
   private async fillAlike(box: HTMLElement, place: LatLon, here: PlaceAnswer, signal: AbortSignal): Promise<void> {
     const body = { lat: place[0], lon: place[1], count: SHOWN_ALIKE };
     const { places, compared } = await this.patiently(() => post<{ places: SimilarPlace[]; compared: number }>("/similar", body, signal), signal);
+    await whenDrawn(this.globe);
+    if (signal.aborted) return;
     showAlike(this.globe, places);
+    this.alikeShown = true;
     const heat = h("button", { type: "button", class: "chip", onclick: () => store.set({ layer: "similarity" }) }, "Show as a heat map");
     const rows = places.map((found) => this.alikeRow(found, here));
     const note = `Of ${compared.toLocaleString("en")} places on land, at least 500 km apart.`;

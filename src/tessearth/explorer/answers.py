@@ -21,9 +21,9 @@ from tessearth.explorer.schemas import (
     TokensAnswer,
     TokenShare,
 )
-from tessearth.explorer.served import Served
+from tessearth.explorer.served import FEWEST_SITES, Served
 from tessearth.geometry import EARTH_RADIUS_KM, angular_distance, latlon_to_xyz, xyz_to_latlon
-from tessearth.inference.cells import build_cells, cells_geojson
+from tessearth.inference.cells import cells_geojson
 from tessearth.inference.databases import most_alike
 from tessearth.labels.rings import world_rings
 
@@ -120,7 +120,7 @@ def answer_sites(served: Served) -> SitesAnswer:
     xyz = torch.cat([voronoi.positions() for voronoi in voronois]).double().cpu()
     latlon = xyz_to_latlon(xyz).numpy()
     sharpness = torch.cat([voronoi.sharpness() for voronoi in voronois]).double().cpu().numpy()
-    areas = np.concatenate([_areas_km2(voronoi) for voronoi in voronois])
+    areas = np.concatenate([_areas_km2(served, number) for number in range(len(voronois))])
     owner = np.repeat(np.arange(len(voronois)), [voronoi.config.num_sites for voronoi in voronois])
     return SitesAnswer(
         lat=latlon[:, 0].round(4).tolist(),
@@ -138,7 +138,7 @@ def answer_cells(served: Served, tessellation: int) -> object:
     if not 0 <= tessellation < len(voronois):
         raise UnknownNameError(f"there is no tessellation {tessellation}: the model has {len(voronois)}, from 0")
     voronoi = voronois[tessellation]
-    cells = build_cells(voronoi.positions().detach().double().cpu().numpy())
+    cells = served.cells(tessellation)
     sharpness = voronoi.sharpness().double().cpu().numpy()
     first = sum(before.config.num_sites for before in voronois[:tessellation])
     areas = cells.areas() * EARTH_RADIUS_KM**2
@@ -182,10 +182,11 @@ def _voronois(served: Served) -> list[SoftVoronoi]:
     return voronois
 
 
-def _areas_km2(voronoi: SoftVoronoi) -> Floats:
-    if voronoi.config.num_sites < 4:  # no cells on a sphere by so few: an equal share each
-        return np.full(voronoi.config.num_sites, 4 * np.pi * EARTH_RADIUS_KM**2 / voronoi.config.num_sites)
-    return build_cells(voronoi.positions().detach().double().cpu().numpy()).areas() * EARTH_RADIUS_KM**2
+def _areas_km2(served: Served, tessellation: int) -> Floats:
+    count = _voronois(served)[tessellation].config.num_sites
+    if count < FEWEST_SITES:  # an equal share each
+        return np.full(count, 4 * np.pi * EARTH_RADIUS_KM**2 / count)
+    return np.asarray(served.cells(tessellation).areas() * EARTH_RADIUS_KM**2)
 
 
 def _read_at(field: npt.NDArray[np.float16], latlon: Floats) -> npt.NDArray[np.float32]:

@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tessearth.errors import UnknownNameError
 from tessearth.explorer import schemas
-from tessearth.explorer.gate import Application, Gate, Receive, Scope, Send
+from tessearth.explorer.compressing import Compressing
+from tessearth.explorer.gate import Gate
 from tessearth.explorer.metrics import CONTENT_TYPE, Metrics
 from tessearth.explorer.page import POLICY
 from tessearth.explorer.reference import reference_page
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 PAGE_PATHS = ("/", "/index.html", "/favicon.svg")
-COMPRESSED = ("/sites", "/cells", "/tokens", "/outlines", "/migration", "/openapi.json", "/assets/", "/index.html")
+FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
+"""For files whose names carry a hash of what is in them."""
+ASSET_KINDS = {".js": "text/javascript", ".css": "text/css"}
 BYTES = {"type": "string", "format": "binary"}
 PNG: Mapping[str, Any] = {"content": {"image/png": {"schema": BYTES}}}
 
@@ -50,6 +54,7 @@ ROUTES = (
     Route("/layers", "layers", list[schemas.LayerAnswer], tag="maps"),
     Route("/legend/{layer}", "legend", schemas.Legend, tag="maps"),
     Route("/tiles/{layer}/{z}/{x}/{y}.png", "tile", PNG, tag="maps"),
+    Route("/earth.jpg", "earth", {"content": {"image/jpeg": {"schema": BYTES}}}, tag="maps"),
     Route("/picture.png", "picture", PNG, tag="maps"),
     Route("/outlines", "outlines", {"content": {"application/json": {"schema": {"type": "object"}}}}, tag="maps"),
     Route("/health", "health", schemas.HealthAnswer, tag="server"),
@@ -84,7 +89,7 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
     reference_page(app)
     if page is not None:
         _add_page(app, page)
-    return Gate(_Compressing(app), settings=served.settings, metrics=metrics, is_page=_is_page)
+    return Gate(Compressing(app), settings=served.settings, metrics=metrics, is_page=_is_page)
 
 
 def _add_routes(app: "FastAPI", routes: Routes) -> None:
@@ -124,7 +129,6 @@ def _add_binary_route(app: "FastAPI", routes: Routes) -> None:
 
 def _add_page(app: "FastAPI", folder: Path) -> None:
     from fastapi import Response
-    from fastapi.staticfiles import StaticFiles
 
     async def index() -> Any:
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
@@ -133,10 +137,16 @@ def _add_page(app: "FastAPI", folder: Path) -> None:
     async def icon() -> Any:
         return Response((folder / "favicon.svg").read_bytes(), media_type="image/svg+xml")
 
+    async def asset(name: str) -> Any:
+        path = next((path for path in (folder / "assets").iterdir() if path.name == name), None)
+        if path is None:
+            raise UnknownNameError(f"there is no file {name}: load the page anew")
+        return Response(path.read_bytes(), media_type=ASSET_KINDS.get(path.suffix, BINARY), headers=FOREVER)
+
     app.add_api_route("/", index, include_in_schema=False)
     app.add_api_route("/index.html", index, include_in_schema=False)
     app.add_api_route("/favicon.svg", icon, include_in_schema=False)
-    app.mount("/assets", StaticFiles(directory=folder / "assets"))
+    app.add_api_route("/assets/{name}", asset, include_in_schema=False)
 
 
 def _add_gauges(metrics: Metrics, served: Served) -> None:
@@ -148,16 +158,3 @@ def _add_gauges(metrics: Metrics, served: Served) -> None:
 
 def _is_page(path: str) -> bool:
     return path in PAGE_PATHS or path.startswith("/assets/")
-
-
-class _Compressing:
-    """Text that is long gets compressed; pictures and numbers go as they are."""
-
-    def __init__(self, app: Application) -> None:
-        from starlette.middleware.gzip import GZipMiddleware
-
-        self.plain, self.compressed = app, GZipMiddleware(app, minimum_size=4096, compresslevel=5)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = scope["type"] == "http" and (scope["path"] == "/" or scope["path"].startswith(COMPRESSED))
-        await (self.compressed if wanted else self.plain)(scope, receive, send)

@@ -30,7 +30,7 @@ class Layer(NamedTuple):
 
 def embedding_layer(components: Components) -> Layer:
     """Three independent components of the embedding as one colour."""
-    mean, unmixing = components.mean.astype(np.float32), components.unmixing.astype(np.float32)
+    unmixing, shift = components.unmixing.astype(np.float32), (components.mean @ components.unmixing).astype(np.float32)
     painted = components._replace(mean=np.zeros(3), unmixing=np.eye(3))
     legend = Legend(
         kind="colours",
@@ -41,7 +41,7 @@ def embedding_layer(components: Components) -> Layer:
     return Layer(
         key=("embedding",),
         field="embedding",
-        values=lambda rows: (rows.astype(np.float32) - mean) @ unmixing,
+        values=lambda rows: rows.astype(np.float32) @ unmixing - shift,
         paint=lambda values: (painted.colours(values) * 255).round().astype(np.uint8),
         legend=legend,
     )

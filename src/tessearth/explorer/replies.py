@@ -47,11 +47,11 @@ def json_reply(content: object, *, max_age: int = 0) -> Any:
     return Response(body, media_type="application/json", headers=_cache_for(max_age))
 
 
-def png_reply(content: bytes, *, max_age: int) -> Any:
+def picture_reply(content: bytes, *, max_age: int, kind: str = "image/png") -> Any:
     """A picture."""
     from fastapi import Response
 
-    return Response(content, media_type="image/png", headers=_cache_for(max_age))
+    return Response(content, media_type=kind, headers=_cache_for(max_age))
 
 
 def text_reply(content: str, content_type: str) -> Any:

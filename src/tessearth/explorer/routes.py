@@ -12,7 +12,7 @@ from tessearth.explorer.fields import DEEPEST_FIELD_ZOOM, FieldName, Recent
 from tessearth.explorer.mercator import check_tile
 from tessearth.explorer.metrics import CONTENT_TYPE, Metrics
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
-from tessearth.explorer.replies import json_reply, numbers_reply, plain_numbers, png_reply, text_reply
+from tessearth.explorer.replies import json_reply, numbers_reply, picture_reply, plain_numbers, text_reply
 from tessearth.explorer.schemas import (
     EmbedAnswer,
     EmbedRequest,
@@ -179,13 +179,17 @@ class Routes:
         if layer == "earth":
             if z > pictures.DEEPEST_BASE_ZOOM:
                 raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z ends at {pictures.DEEPEST_BASE_ZOOM}")
-            return png_reply(await self.served.work(pictures.base_tile, tile), max_age=DAY)
+            return picture_reply(await self.served.work(pictures.base_tile, tile), max_age=DAY)
         drawn = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
-        return png_reply(await self.tiles.draw(drawn, tile, sea=sea), max_age=3600)
+        return picture_reply(await self.tiles.draw(drawn, tile, sea=sea), max_age=3600)
+
+    async def earth(self) -> Any:
+        """The whole Earth in one picture: tile 0/0/0 of the base, 1024 pixels wide, as JPEG."""
+        return picture_reply(await self.served.work(pictures.whole_earth), max_age=DAY, kind="image/jpeg")
 
     async def picture(self, lat: float, lon: float) -> Any:
         """A place seen from above, 710 km from edge to edge, as PNG."""
-        return png_reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), max_age=DAY)
+        return picture_reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), max_age=DAY)
 
     async def health(self) -> HealthAnswer:
         """Whether the server works, and what it serves."""

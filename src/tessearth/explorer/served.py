@@ -23,6 +23,7 @@ from tessearth.explorer.pictures import warm_base
 from tessearth.explorer.probes import FittedProbe
 from tessearth.explorer.settings import ServeSettings
 from tessearth.geometry import fibonacci_lattice, xyz_to_latlon
+from tessearth.inference.cells import Cells, build_cells
 from tessearth.inference.databases import land_places
 from tessearth.inference.embedder import Embedder
 from tessearth.plotting.colours import Components, fit_components
@@ -34,7 +35,9 @@ Result = TypeVar("Result")
 PLACES_AT_ONCE = 2048
 """Given to the model while preparing, so that requests get their turn."""
 SITE_PLACES_AT_ONCE = 2048
-KEPT_PROBES = 32
+KEPT_PROBES, KEPT_TESSELLATIONS = 32, 8
+FEWEST_SITES = 4
+"""Fewer than these have no cells on a sphere."""
 SPHERE_PLACES = 16_384
 WORKERS = 2
 
@@ -63,6 +66,7 @@ class Served:
         self.world = World()
         self.probes: Recent[FittedProbe] = Recent(KEPT_PROBES)
         self.components: Components | None = None
+        self._cells: Recent[Cells] = Recent(KEPT_TESSELLATIONS)
         self.failure = ""
         self.migration = self._open_trajectories(trajectories)
         self._land: tuple[Floats, npt.NDArray[np.float32], Names] | None = None
@@ -105,6 +109,11 @@ class Served:
         if self._land is None:
             raise self._unready("places to compare with are being prepared")
         return self._land
+
+    def cells(self, tessellation: int) -> Cells:
+        """The cells of one of the model's tessellations; those of a thousand sites take a third of a second."""
+        positions = self.embedder.encoder.voronois()[tessellation].positions().detach().double().cpu().numpy()
+        return self._cells.find(tessellation, lambda: build_cells(positions))
 
     def field(self, name: FieldName) -> Array:
         """A field over the world, (H, W, C), or an error that says why it is not there."""
@@ -181,6 +190,9 @@ class Served:
         self.world.put("sharpness", np.concatenate(sharpness))
         if attention:
             self.world.put("attention", np.concatenate(attention))
+        for number, voronoi in enumerate(self.embedder.encoder.voronois()):
+            if voronoi.config.num_sites >= FEWEST_SITES:
+                await self._slowly(self.cells, number)
 
     async def _embed_all(
         self, places: Floats, dtype: type[np.floating[Any]], note: Callable[[float], None]

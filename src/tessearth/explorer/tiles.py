@@ -31,6 +31,8 @@ from tessearth.explorer.served import Served
 Array = npt.NDArray[Any]
 
 KEPT_PICTURES, KEPT_GRIDS, KEPT_LATTICES, KEPT_MASKS, KEPT_QUERIES = 1024, 16, 96, 256, 64
+ROWS_AT_ONCE = 1024
+"""Of the world: as many as stay in the processor's cache while they are worked on."""
 LOWEST_SHOWN = 10.0
 """Percentile of the likeness on land that a heat map begins at."""
 BRIGHTEST = 99.5
@@ -150,4 +152,6 @@ class Tiles:
 
     def _world_values(self, layer: Layer) -> Array:
         field = self.served.field(layer.field)
-        return layer.values(field.reshape(-1, field.shape[-1])).reshape(*field.shape[:2], -1)
+        rows = field.reshape(-1, field.shape[-1])
+        parts = [layer.values(rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE)]
+        return np.concatenate(parts).reshape(*field.shape[:2], -1)

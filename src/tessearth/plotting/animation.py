@@ -50,7 +50,9 @@ def animate_migration(
     pictures = []
     for at in np.linspace(0, len(moved) - 1, frames):
         step = float(np.interp(at, np.arange(len(moved)), trajectory.steps))
-        artists.show(float(at), f"step {step:,.0f}: {share:.0%} of {moved.shape[1]:,} sites, squares where they began")
+        median = float(np.median(moved_km(np.stack((moved[0], position_at(moved, float(at)))))))
+        what = f"{share:.0%} of {moved.shape[1]:,} sites, squares where they began; median move {median:,.0f} km"
+        artists.show(float(at), f"step {step:,.0f}: {what}")
         canvas.draw()
         pictures.append(pillow.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()))
     write_bytes(path, _to_gif(pictures, milliseconds, pillow))
@@ -78,8 +80,7 @@ class _Moving:
         latlon = to_latlon(way)
         self.trails.set_segments(self.view.lines([latlon[:, k] for k in range(latlon.shape[1])]))
         self.dots.set_offsets(self.view.project(latlon[-1]))
-        median = float(np.median(moved_km(way)))
-        self.axis.set_title(f"{title}; median move {median:,.0f} km")
+        self.axis.set_title(title)
 
 
 def position_at(positions: Floats, at: float) -> Floats:

@@ -19,6 +19,8 @@ VARIED = {
     "top_k": "sites kept per place k",
     "share": "share of the training places",
 }
+SPLITS = {"random": "at random", "10deg": "whole blocks of 10°"}
+"""How places were held out, as a legend says it."""
 """What the axis of a varied quantity is called."""
 ABOVE: dict[str, Any] = {"frameon": False, "loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "borderpad": 0.1}
 """Legends stand above their axis, where no curve can run through them."""
@@ -68,19 +70,25 @@ def draw_performance(axis: Any, scores: Sequence[Score], measure: Literal["accur
             continue
         mean, spread = [np.mean(v) for v in values.values()], [float(np.std(v)) for v in values.values()]
         bars = {"yerr": spread, "capsize": 1.5, "elinewidth": 0.6} if any(spread) else {}
-        axis.errorbar(list(values), mean, color=colour, marker=marker, label=split or "scores", **bars)
+        label = SPLITS.get(split, split or "scores")
+        axis.errorbar(list(values), mean, color=colour, marker=marker, label=label, **bars)
     axis.set(xlabel=VARIED.get(x, x), ylabel=MEASURES[measure])
     _scale_x(axis, sorted({score.x for score in scores}))
     axis.grid(axis="y", linewidth=0.3, alpha=0.6)
     if len(splits) > 1:
-        axis.legend(title="split", title_fontsize=6.5, ncols=len(splits), **ABOVE)
+        axis.legend(title="places held out", title_fontsize=6.5, ncols=len(splits), **ABOVE)
     return axis
 
 
 def _scale_x(axis: Any, values: list[float]) -> None:
-    """A logarithmic axis with a tick at the values themselves when they span more than a factor of four."""
-    if values[0] > 0 and values[-1] / values[0] >= 4:
-        axis.set_xscale("log", base=2)
+    """A logarithmic axis with a tick at the values themselves when they span more than a factor of four.
+
+    Where the first is 0 ("no tokens"), the axis is straight from there to the second.
+    """
+    positive = [value for value in values if value > 0]
+    if values[0] >= 0 and len(positive) > 1 and positive[-1] / positive[0] >= 4:
+        style = {} if values[0] > 0 else {"linthresh": positive[0]}
+        axis.set_xscale("symlog" if style else "log", base=2, **style)
         shown = values if len(values) <= 6 else values[:: -(-len(values) // 6)]
         axis.set_xticks(shown, [f"{value:,.0f}" if value >= 1 else f"{value:g}" for value in shown])
         axis.minorticks_off()

@@ -62,14 +62,14 @@ def _site_embeddings(request: Request) -> Any:
     embeddings = request.voronoi().embeddings.detach().cpu().numpy()
     columns = request.columns or 1200
     sites.draw_site_embeddings(axis, request.positions(), embeddings, request.view, columns=columns)
-    axis.set_title("site embeddings by nearest cell (colours: three ICs)")
+    axis.set_title("site embeddings by nearest cell (three independent components)")
     return figure
 
 
 def _embeddings(request: Request) -> Any:
     figure, axis = request.map_figure()
     places.draw_embeddings(axis, request.embedder.embed, request.view, columns=request.columns or 500)
-    axis.set_title("location embeddings (colours: three ICs)")
+    axis.set_title("location embeddings (three independent components)")
     return figure
 
 
@@ -91,7 +91,7 @@ def _token(request: Request) -> Any:
     figure, axis = request.map_figure(1.3)
     drawn = tokens.draw_token_map(axis, pixels, attention[:, token], request.view)
     add_colour_bar(axis, drawn, "attention (%)", extend="max")
-    axis.set_title(f"token {token}")
+    axis.set_title(f"where token {token} is attended to")
     return figure
 
 
@@ -196,7 +196,7 @@ def _tiles_over_map(
     axes = part.subplot_mosaic([[f"tile{i}" for i in range(len(tiles))], ["map"] * len(tiles)], height_ratios=(1, 1.45))
     for i, (tile, (lat, lon)) in enumerate(zip(tiles, latlon, strict=True)):
         axis = axes[f"tile{i}"]
-        axis.imshow(tile)
+        axis.imshow(tile, interpolation="bicubic")
         axis.spines[:].set(visible=True, linewidth=0.4)
         axis.set(xticks=[], yticks=[])
         axis.set_xlabel(

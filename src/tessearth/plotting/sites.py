@@ -102,7 +102,7 @@ def draw_migration(
     draw_ground(axis, view)
     chosen = sample_sites(moved.shape[1], share, seed)
     add_paths(axis, moved[:, chosen], view, linewidth=0.5)
-    size = 2.2 * _dot_size(len(chosen)) * (1.0 if view.box is None else 1.6)
+    size = _dot_size(len(chosen)) * (1.5 if view.box is None else 3.5)
     style = {"s": size, "linewidths": 0, "zorder": 6}
     start, end = (view.project(to_latlon(moved[i, chosen])) for i in (0, -1))
     axis.scatter(*start.T, marker="s", color=START, label="start", **{**style, "s": 0.8 * size})
@@ -110,7 +110,9 @@ def draw_migration(
     if legend:
         median = float(np.median(moved_km(moved)))
         title = f"{share:.0%} of {moved.shape[1]:,} sites; median move {median:,.0f} km"
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.11 if view.box else 0.0)}
+        left, right, bottom, top = view.limits()
+        room = 0.11 * (right - left) / (top - bottom) if view.box else 0.0  # for the degrees and their name
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -room)}
         axis.legend(title=title, title_fontsize=6.5, ncols=2, frameon=False, markerscale=1.4, borderpad=0.1, **below)
     return axis
 
