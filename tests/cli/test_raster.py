@@ -35,6 +35,22 @@ def test_the_whole_earth_is_the_default(tessearth: Command, model: Path, tmp_pat
     np.testing.assert_allclose(there, Embedder(model)((45, 25))[:4], atol=1e-6)
 
 
+def test_a_region_is_taken_by_its_name(tessearth: Command, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "map.tif"
+    for region, inside, outside in (
+        ("europe", (48.0, 11.0), (0.0, 20.0)),
+        ("new zealand", (-41.0, 173.0), (0.0, 20.0)),
+    ):
+        options = ("--region", region, "--resolution", 1, "--dims", 2, "--out", out)
+        assert tessearth("raster", "--model", model, *options).status == 0
+        with rasterio.open(out) as source:
+            west, south, east, north = source.bounds
+        assert south < inside[0] < north
+        assert west < inside[1] < east
+        assert not (south < outside[0] < north and west < outside[1] < east)
+        out.unlink()
+
+
 def test_h3_cells_go_to_parquet(tessearth: Command, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "cells.parquet"
     outcome = tessearth("raster", "--model", model, "--bbox", "170,-25,-170,-10", "--h3", 3, "--out", out)
@@ -54,6 +70,11 @@ def test_random_weights_are_called_random(tessearth: Command, tmp_path: Path) ->
 
 WRONG = {
     "text in the box": (("--bbox", "west,0,1,1", "--resolution", "1", "--out", "m.tif"), "give WEST,SOUTH,EAST,NORTH"),
+    "two places": (
+        ("--bbox", "0,0,1,1", "--region", "europe", "--resolution", "1", "--out", "m.tif"),
+        "--bbox and --region both say where",
+    ),
+    "unknown region": (("--region", "japam", "--resolution", "1", "--out", "m.tif"), "did you mean 'japan'?"),
     "upside down": (("--bbox", "0,60,10,35", "--resolution", "1", "--out", "m.tif"), "south (60) is not below north"),
     "no resolution": (("--out", "m.tif"), "m.tif is a grid: give --resolution DEGREES"),
     "no h3": (("--out", "m.parquet"), "m.parquet is a table of H3 cells: give --h3"),

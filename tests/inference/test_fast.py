@@ -15,6 +15,7 @@ from tessearth.errors import ConfigError
 from tessearth.geometry import fibonacci_lattice
 from tessearth.inference import cell_tables, fast, mixtures
 from tessearth.inference.assignment import CubeCells
+from tessearth.inference.block_threads import for_each_block
 from tessearth.inference.compact_head import CompactHead
 from tessearth.inference.fast import FastVoronoi
 from tessearth.inference.folding import fold
@@ -107,17 +108,26 @@ def test_tables_that_do_not_fit_are_made_again(monkeypatch: pytest.MonkeyPatch) 
     assert series._bytes <= 20_000 or len(series._tables) == 1
 
 
+@pytest.mark.parametrize("fewest_rows", [False, True])
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_folding_changes_nothing(kind: str) -> None:
-    encoder = build(**ENCODERS[kind])
+def test_folding_changes_nothing(kind: str, fewest_rows: bool) -> None:
+    encoder = build(**{"output_dim": 40, **ENCODERS[kind]} if "free" not in kind else ENCODERS[kind])
     here = PLACES[:50].float().double()
     weights = [voronoi.weights(here) for voronoi in encoder.voronois()]
     expected = torch.relu(encoder.head.entry(encoder.blend(here, weights)[0]))
     mixture = torch.cat([w @ voronoi.embeddings for w, voronoi in zip(weights, encoder.voronois(), strict=True)], -1)
-    folded = fold(encoder)
+    folded = fold(encoder, fewest_rows=fewest_rows)
+    assert folded.blend_dim <= encoder.config.output_dim
     features = encoder.coordinate_features(here).float() if encoder.config.coordinate_octaves else None
     got = folded.activate(folded.mixture @ mixture.float().T + folded.offset[:, None], features)
     torch.testing.assert_close(got.T.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_narrow_sites_need_fewer_rows_of_the_blend_than_it_is_wide() -> None:
+    narrow = TessellationConfig(num_sites=30, site_dim=4)
+    encoder = build(tessellations=(narrow,), num_tokens=3, output_dim=40)
+    assert fold(encoder, fewest_rows=True).blend_dim == 4 + 3
+    assert fold(encoder).blend_dim == 40
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 3.0], ids=["one place", "neighbours", "strangers"])
@@ -157,6 +167,35 @@ def test_the_same_places_give_the_same_bytes_whatever_came_before(way: str, monk
     used((48.0, 2.0))
     np.testing.assert_array_equal(used(latlon), fresh(latlon))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(used))(latlon), fresh(latlon))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_threads_change_no_byte_and_are_left_as_they_were(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(way, monkeypatch)
+    monkeypatch.setattr(fast, "ROWS_AT_ONCE", 100)
+    encoder = build(**ENCODERS["sharp"]).float()
+    latlon = np.stack([np.linspace(-80, 80, 2000), np.linspace(-170, 170, 2000)], axis=1)
+    alone = Embedder(encoder)(latlon)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        together = Embedder(encoder)(latlon)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_array_equal(together, alone)
+
+
+def test_an_error_in_a_thread_reaches_the_caller() -> None:
+    def fail(block: int) -> None:
+        raise ConfigError(f"block {block}")
+
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ConfigError, match="block 0"):
+            for_each_block(fail, range(4))
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_exact_is_the_formula_as_written() -> None:

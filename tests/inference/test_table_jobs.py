@@ -218,13 +218,23 @@ def peak_of(arguments: list[str]) -> int:
 
 
 @pytest.mark.slow
-def test_ten_million_rows_stay_under_two_gigabytes(tmp_path: Path) -> None:
+def test_ten_million_rows_stay_under_two_gigabytes_and_survive_a_kill(tmp_path: Path) -> None:
     save(tiny_encoder(dtype=torch.float32), tmp_path / "m.safetensors")
     schema = pa.schema([("id", pa.int64()), ("lat", pa.float64()), ("lon", pa.float64())])
     with pq.ParquetWriter(tmp_path / "p.parquet", schema) as writer:
         for _ in range(10):
             writer.write_table(pa.Table.from_pandas(random_places(1_000_000), schema, preserve_index=False))
-    peak = peak_of(command(tmp_path, "o.parquet", "--workers", "1"))
-    print(f"\npeak resident memory of encoding 10,000,000 rows: {peak / 1e6:,.0f} MB")
-    assert pq.read_metadata(tmp_path / "o.parquet").num_rows == 10_000_000
+    start = time.monotonic()
+    peak = peak_of(command(tmp_path, "plain.parquet", "--workers", "1"))
+    taken = time.monotonic() - start
+    print(f"\npeak resident memory of encoding 10,000,000 rows: {peak / 1e6:,.0f} MB, {taken:.0f} s")
+    assert pq.read_metadata(tmp_path / "plain.parquet").num_rows == 10_000_000
     assert peak < 2e9
+    process = subprocess.Popen(command(tmp_path, "o.parquet", "--workers", "1"), stderr=subprocess.DEVNULL)
+    time.sleep(taken / 2)
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "o.parquet").exists()
+    assert peak_of(command(tmp_path, "o.parquet", "--workers", "1")) < 2e9
+    assert same_bytes(tmp_path, "o.parquet")

@@ -148,6 +148,10 @@ def _encode_point(latlon: tuple[float, float], choice: Choice, as_json: bool) ->
     from tessearth.coordinates import as_latlon
 
     place = as_latlon(latlon)
+    if choice.runtime == "torch":
+        import torch
+
+        torch.set_num_threads(1)  # starting others takes longer than one place's arithmetic
     embedder = choice.load()
     numbers = [float(str(value)) for value in embedder.embed(place)]  # no more digits than its precision has
     if not as_json:

@@ -14,11 +14,16 @@ def raster(
         str, typer.Option("--out", metavar="FILE", help="x.tif (GeoTIFF), x.zarr, or x.parquet (H3 cells).")
     ],
     bbox: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--bbox", metavar="WEST,SOUTH,EAST,NORTH", help="Degrees; west above east crosses the antimeridian."
+            "--bbox",
+            metavar="WEST,SOUTH,EAST,NORTH",
+            help="Degrees; west above east crosses the antimeridian [default: the world].",
         ),
-    ] = "-180,-90,180,90",
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", metavar="NAME", help="A region or country by name, such as europe.")
+    ] = None,
     resolution: Annotated[
         float | None, typer.Option("--resolution", metavar="DEGREES", help="The side of a cell of a grid.")
     ] = None,
@@ -45,8 +50,10 @@ def raster(
     tessearth raster --resolution 0.25 --dtype float16 --land --out earth.zarr
 
     tessearth raster --bbox 170,-50,-170,-30 --h3 6 --out islands.parquet
+
+    tessearth raster --region japan --resolution 0.05 --land --out japan.tif
     """
-    sides = _sides(bbox)
+    sides = _sides(bbox, region)
     from tessearth.inference.rasters import write_raster
 
     with work_progress("embedding", "windows") as advance:
@@ -70,8 +77,23 @@ def raster(
     warn_if_untrained(model)
 
 
-def _sides(text: str) -> list[float]:
+def _sides(bbox: str | None, region: str | None) -> list[float]:
+    """West, south, east, north."""
+    if bbox is not None and region is not None:
+        raise ConfigError("--bbox and --region both say where: give one of them")
+    if region is not None and region != "world":
+        from tessearth.plotting.views import find_region
+
+        box = find_region(region)
+        return [_wrap(box.west), box.south, _wrap(box.east), box.north]
+    if bbox is None:
+        return [-180.0, -90.0, 180.0, 90.0]
     try:
-        return [float(side) for side in text.split(",")]
+        return [float(side) for side in bbox.split(",")]
     except ValueError:
-        raise ConfigError(f"bbox is {text!r}; give WEST,SOUTH,EAST,NORTH in degrees such as -10,35,30,60") from None
+        raise ConfigError(f"bbox is {bbox!r}; give WEST,SOUTH,EAST,NORTH in degrees such as -10,35,30,60") from None
+
+
+def _wrap(lon: float) -> float:
+    """A longitude as it is, unless it lies beyond the antimeridian."""
+    return lon if -180 <= lon <= 180 else (lon + 180) % 360 - 180

@@ -1,6 +1,7 @@
 """Series with the sites' rows multiplied in: made when a cell is first met, and kept while there is room."""
 
 import math
+import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ COARSE = 4
 COARSE_SHARE = 1 / 16
 """How much of epsilon that may leave out."""
 
+CHANGES = threading.RLock()
+"""Held while what is kept changes: blocks are embedded by several threads, and making a table twice does no harm."""
+
 SAMPLED_CELLS = 8
 UNKNOWN, WITHOUT_SERIES = -1, -2
 
@@ -27,7 +31,7 @@ class CellTable(NamedTuple):
     """A cell's series."""
 
     rows: Tensor
-    """(terms, W): what the terms add to the sum above."""
+    """(terms, W): what the terms add to the sum above; the terms of one row side by side in memory."""
     total: Tensor
     """(terms,): and to the sum below."""
 
@@ -111,9 +115,10 @@ class CellTables:
 
     def frames(self) -> Frame:
         """Those of all leaves found so far, (L, ...) each."""
-        if self._stacked is None or len(self._stacked.half) < len(self._frames):
-            self._stacked = Frame(*(torch.stack(parts) for parts in zip(*self._frames, strict=True)))
-        return self._stacked
+        with CHANGES:
+            if self._stacked is None or len(self._stacked.half) < len(self._frames):
+                self._stacked = Frame(*(torch.stack(parts) for parts in zip(*self._frames, strict=True)))
+            return self._stacked
 
     def terms(self, xyz: Tensor, leaves: Tensor, count: int) -> Tensor:
         """The first terms of places in their leaves, each divided by the sum below, (N, 3), (N,) -> (count, N)."""
@@ -124,9 +129,10 @@ class CellTables:
 
     def table(self, leaf: int) -> CellTable:
         """A leaf's table."""
-        if leaf in self._tables:
-            self._tables.move_to_end(leaf)
-            return self._tables[leaf]
+        with CHANGES:
+            if leaf in self._tables:
+                self._tables.move_to_end(leaf)
+                return self._tables[leaf]
         side, position = self.leaves[leaf]
         made = self._make(side, position)
         if made is None:
@@ -166,12 +172,16 @@ class CellTables:
         self.leaf_of[within] = WITHOUT_SERIES
 
     def _add(self, leaf: Leaf, within: slice, chart: Charts, table: CellTable) -> None:
-        self.leaf_of[within] = len(self.leaves)
         most = (self.most_degree + 1) * (self.most_degree + 2) // 2
         total = torch.nn.functional.pad(table.total.cpu(), (0, most - len(table.total)))
-        self._frames.append(Frame(chart.across[0].float(), chart.half[0].float(), total))
-        self._keep(len(self.leaves), table)
-        self.leaves.append(leaf)
+        frame = Frame(chart.across[0].float(), chart.half[0].float(), total)
+        with CHANGES:
+            if self.leaf_of[within.start] != UNKNOWN:  # another thread made the same one meanwhile
+                return
+            self._frames.append(frame)
+            self._keep(len(self.leaves), table)
+            self.leaves.append(leaf)
+            self.leaf_of[within] = len(self.leaves) - 1
 
     def _make(self, side: int, position: int) -> tuple[Charts, CellTable] | None:
         chart = build_charts(CubeCells(side), cells_along_curve(side)[position : position + 1])
@@ -180,8 +190,8 @@ class CellTables:
         if series is None:
             return None
         rows = series.coefficients.float() @ self.rows.index_select(0, near[series.sites])
-        rows = rows @ self.onwards.T if self.is_folded else rows
-        return chart, CellTable(rows, series.coefficients.sum(1).float())
+        across = self.onwards @ rows.T if self.is_folded else rows.T.contiguous()
+        return chart, CellTable(across.T, series.coefficients.sum(1).float())
 
     def _near_sites(self, position: int) -> Tensor:
         """The sites that can matter somewhere in a coarse cell, so that the cells in it look at these alone."""
@@ -193,10 +203,12 @@ class CellTables:
         return self._near[position]
 
     def _keep(self, leaf: int, table: CellTable) -> CellTable:
-        self._tables[leaf] = table
-        self._bytes += _size(table)
-        while self._bytes > self.space and len(self._tables) > 1:
-            self._bytes -= _size(self._tables.popitem(last=False)[1])
+        with CHANGES:
+            if leaf not in self._tables:
+                self._tables[leaf] = table
+                self._bytes += _size(table)
+            while self._bytes > self.space and len(self._tables) > 1:
+                self._bytes -= _size(self._tables.popitem(last=False)[1])
         return table
 
     def _sample(self) -> Sample:

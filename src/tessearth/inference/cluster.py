@@ -20,7 +20,7 @@ from tessearth.coordinates import Floats
 from tessearth.errors import ConfigError, CoordinateWarning, TessearthError
 from tessearth.inference.onnx_embedder import OnnxEmbedder
 from tessearth.inference.outputs import Width
-from tessearth.inference.parts import write_part
+from tessearth.inference.parts import Part, write_part
 from tessearth.packages import require
 
 Runtime = Literal["torch", "onnx"]
@@ -30,6 +30,8 @@ MOST_WORKERS = 4
 PARTS_PER_WORKER = 2
 """Handed out at once, so that no worker waits for its next part."""
 SECONDS_TO_CONNECT = 20
+IDLE_CPU_SECONDS = 0.05
+"""Processes that wait use less than this between two looks at them."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -88,6 +90,9 @@ class Workers(NamedTuple):
     """How many parts are handed out before the first has to come back."""
     share_disk: bool
     """Whether they write where the output goes."""
+    end_hung: Callable[[], None] = lambda: None
+    """Called whenever nothing has come back for long: ends workers that hang, so that others take their parts. A Dask
+    scheduler does so by itself, and this process needs no other to know that it is alive."""
 
 
 def describe_model(choice: ModelChoice) -> Description:
@@ -104,7 +109,7 @@ def run_part(task: PartTask) -> PartResult:
         embeddings = embedder.embed(task.latlon).astype(task.width, copy=False)
     if task.path is None:
         return PartResult(fingerprint, embeddings)
-    write_part(Path(task.path), embeddings)
+    write_part(Path(task.path), Part(task.latlon, embeddings))
     return PartResult(fingerprint, None)
 
 
@@ -123,9 +128,36 @@ def open_workers(choice: ModelChoice, workers: int | None = None, cluster: str |
         return
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_follow_parent)
     try:
-        yield Workers(pool, PARTS_PER_WORKER * count, share_disk=True)
+        yield Workers(pool, PARTS_PER_WORKER * count, share_disk=True, end_hung=_Watch(pool).end_hung)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class _Watch:
+    """Tells processes that think for long from such as hang, stopped or waiting for what never comes: those use no
+    processor time between two looks.
+    """
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool, self._before = pool, float("-inf")
+
+    def end_hung(self) -> None:
+        """Look; when all were idle since the last look though there is work, end them: the pool then says so."""
+        processes = list((getattr(self._pool, "_processes", None) or {}).values())  # no public name for them
+        now = sum(_cpu_seconds(process.pid) for process in processes)
+        if now - self._before < IDLE_CPU_SECONDS:
+            for process in processes:
+                process.kill()
+        self._before = now
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time a process has used so far, of which it has no more once it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def usual_workers() -> int:

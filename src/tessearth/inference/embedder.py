@@ -67,7 +67,7 @@ class Embedder:
     """Turns places into embeddings, whatever the encoder: ours, a baseline, published weights, any with retrieval.
 
         embed = Embedder("earth")
-        embed([(48.86, 2.35)])                     # (1, 512)
+        embed([(48.86, 2.35)])                     # (1, 1024)
         embed(lat=table["lat"], lon=table["lon"])  # anything that holds numbers
         embed(geoseries)                           # points in any projection
         embed(xyz=directions)                      # directions on any other sphere
@@ -85,20 +85,22 @@ class Embedder:
         batch_size: int | None = None,
         top_k: int | None = None,
         exact: bool = False,
+        places_expected: int = 0,
     ) -> None:
         """Load a model by any name of `inference.named`, or take an encoder as it is (a copy is used).
 
         `device` is a GPU when there is one. Half `precision` applies to networks: to everything after the site mixture
         or after a baseline's positional features; int8 is for Voronoi heads on a CPU. `top_k` keeps that many sites per
         place. On a CPU a Voronoi encoder leaves out sites that provably weigh next to nothing (`assignment.EPSILON`);
-        `exact` computes every site's share as the formula is written.
+        `exact` computes every site's share as the formula is written. On a GPU a faster way takes seconds to prepare:
+        it is taken where `places_expected`, in all calls together, makes that worth while (tens of millions).
         """
         for option, value in (("batch_size", batch_size), ("top_k", top_k)):
             if value is not None and value < 1:
                 raise ConfigError(f"{option} is {value}; it must be at least 1")
         self.device = find_device(device)
         self.precision: Precision = precision
-        self.name, self._places = _open(model, self.device, precision, top_k, exact)
+        self.name, self._places = _open(model, self.device, precision, top_k, exact, places_expected)
         self.batch_size = batch_size or self._places.batch_size
 
     @property
@@ -133,6 +135,9 @@ class Embedder:
     def embed(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
         """Embeddings of places, (..., D): float32, or float64 when that is the precision."""
         places = read_places(points, lat, lon, xyz)
+        few = self._embed_few(places)
+        if few is not None:
+            return few
         (embedding,) = self._over_batches(places, lambda batch: (self._places.embed(batch),))
         return embedding
 
@@ -187,6 +192,12 @@ class Embedder:
         return self._over_batches(places, parts, min(self.batch_size, voronoi.dense_batch_size))
 
     @torch.inference_mode()
+    def _embed_few(self, places: Places) -> Array | None:
+        """A few places without a batch's fixed costs, where the encoder has such a way."""
+        few = self._places.embed_few(places) if isinstance(self._places, VoronoiPlaces) else None
+        return None if few is None else few.reshape((*places.shape, few.shape[-1]))
+
+    @torch.inference_mode()
     def _over_batches(
         self, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]], batch_size: int | None = None
     ) -> list[Array]:
@@ -195,6 +206,9 @@ class Embedder:
         for start, batch in places.batches(batch_size or self.batch_size):
             for i, part in enumerate(parts(batch)):
                 array = part.to(torch.float32 if part.dtype.itemsize < 4 else part.dtype).cpu().numpy()
+                if len(array) == len(places.values):
+                    results.append(array)
+                    continue
                 if start == 0:
                     results.append(np.empty((len(places.values), *array.shape[1:]), dtype=array.dtype))
                 results[i][start : start + len(array)] = array
@@ -207,13 +221,16 @@ def _open(
     precision: Precision,
     top_k: int | None,
     exact: bool,
+    places_expected: int,
 ) -> tuple[str, PlaceEncoder]:
     """What a model is called, and the model prepared for a device and a precision."""
     if isinstance(model, SphericalVoronoiEncoder | LocationEncoder):
         name = model.name if isinstance(model, LocationEncoder) else ""
-        return name or type(model).__name__, build_place_encoder(model, device, precision, top_k, exact)
+        return name or type(model).__name__, build_place_encoder(
+            model, device, precision, top_k, exact, places_expected
+        )
     named = parse_name(model)
-    encoder = build_place_encoder(load_base(named.base), device, precision, top_k, exact)
+    encoder = build_place_encoder(load_base(named.base), device, precision, top_k, exact, places_expected)
     if named.mode is None:
         return str(model), encoder
     dtype = torch.float64 if precision == "float64" else torch.float32

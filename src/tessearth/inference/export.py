@@ -30,7 +30,7 @@ from tessearth.geometry import fibonacci_lattice, xyz_to_latlon
 from tessearth.inference.embedder import Embedder
 from tessearth.inference.export_graph import DegreesToEmbedding, to_onnx, trace
 from tessearth.inference.named import is_untrained, load_base, parse_name
-from tessearth.inference.onnx_embedder import FORMAT, OnnxEmbedder
+from tessearth.inference.onnx_embedder import FORMAT, UNSEALED, OnnxEmbedder, sealed
 from tessearth.inference.place_encoders import AnyEncoder
 from tessearth.version import __version__
 
@@ -154,7 +154,8 @@ def _settings(encoder: LocationEncoder) -> dict[str, object]:
 
 
 def _write_onnx(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
-    draft.write_bytes(to_onnx(trace(reference), {"format": FORMAT, **metadata}))
+    content = to_onnx(trace(reference), {"format": FORMAT, **metadata, **UNSEALED})
+    draft.write_bytes(sealed(content))
     try:
         return OnnxEmbedder(draft).embed
     except WeightsError as error:

@@ -223,8 +223,9 @@ class DeviceVoronoi:
     def _split_head(self, x: Tensor) -> Tensor:
         """The same with every product split into three on the tensor cores."""
         shape = self.linear_shape
-        for first, second in self.blocks:
-            x = kernels.linear(kernels.linear(x, *first, True, shape=shape), *second, True, before=x, shape=shape)
+        for (first, first_bias), (second, second_bias) in self.blocks:
+            middle = kernels.linear(x, first, first_bias, True, shape=shape)
+            x = kernels.linear(middle, second, second_bias, True, before=x, shape=shape)
         return kernels.linear(x, self.exit, self.exit.new_zeros(self.exit.shape[1]), False, shape=shape)
 
     def _unit(self, raw: Tensor) -> Tensor:

@@ -17,101 +17,104 @@ Floats = npt.NDArray[np.float32]
 LIGHT = (16.0, 256.0)
 """How many times less than epsilon a site weighs that one tries to leave out, the boldest try first."""
 
-FULL_ABOVE = 0.6
+ROUNDED_SUM = 0.9
+"""How much of epsilon may be left out: float32 shares add up to one but for their rounding."""
+
+FULL_ABOVE = 0.7
 """The share of units that speak above which a layer is multiplied whole."""
 
 START = torch.zeros(1, dtype=torch.int64)
+ZERO = np.float32(0)
 
 
 class OneMixture:
     """A tessellation's mixture at one place, by its heaviest sites: the others weigh at most epsilon together."""
 
     def __init__(self, mixture: TessellationMixture) -> None:
-        self.slopes = mixture.logits.slopes.T.contiguous().numpy()  # (3, K)
-        self.offsets = mixture.logits.offsets.numpy() if bool(mixture.logits.offsets.any()) else None
+        self.slopes = mixture.logits.slopes.T.contiguous().T  # (K, 3), each coordinate's numbers side by side
+        self.offsets = mixture.logits.offsets
         self.rows, self.onwards, self.epsilon = mixture.rows, mixture.onwards, mixture.epsilon
 
-    def __call__(self, here: Floats) -> Floats:
-        """(3,) -> (W,)."""
-        logits = here[0] * self.slopes[0] + here[1] * self.slopes[1] + here[2] * self.slopes[2]
-        if self.offsets is not None:
-            logits += self.offsets
-        logits -= logits.max()
-        weights = np.exp(logits, out=logits)
-        return _apply(self.onwards, _sum_rows(self.rows, *self._heaviest(weights)))
+    def add_to(self, mixed: Tensor, here: Tensor) -> Tensor:
+        """(W,) and the direction, (3,), to (W,)."""
+        weights = torch.softmax(torch.addmv(self.offsets, self.slopes, here), dim=0).numpy()
+        return torch.addmv(mixed, self.onwards, _sum_rows(self.rows, *self._heaviest(weights)))
 
     def _heaviest(self, weights: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
-        total = weights.sum(dtype=np.float64)
         for light in LIGHT:
-            kept = np.flatnonzero(weights > total * (self.epsilon / light))
+            kept = (weights > self.epsilon / light).nonzero()[0]
             shares = weights[kept]
             held = shares.sum(dtype=np.float64)
-            if held >= (1 - self.epsilon) * total:
+            if held >= 1 - ROUNDED_SUM * self.epsilon:
                 return kept, shares / np.float32(held)
-        return np.arange(len(weights)), weights / np.float32(total)
+        return np.arange(len(weights)), weights
 
 
 class OnePlace:
     """The fast path for one direction; it shares its tensors with the path for many."""
 
-    def __init__(self, mixtures: list[TessellationMixture], folded: Folded, head: CompactHead) -> None:
+    def __init__(
+        self, mixtures: list[TessellationMixture], folded: Folded, head: CompactHead, octaves: int, normalize: bool
+    ) -> None:
         self.mixtures = [OneMixture(mixture) for mixture in mixtures]
-        self.folded = folded
-        self.offset, self.tokens, self.bias = folded.offset.numpy(), folded.tokens, folded.bias.numpy()
-        self.coordinates = folded.coordinates
-        layers = ((layer.columns, layer.bias.numpy()) for block in head.blocks for layer in block)
+        self.folded, self.bias, self.normalize = folded, folded.bias.numpy(), normalize
+        self.octaves = np.float32(np.pi) * np.exp2(np.arange(octaves, dtype=np.float32))[:, None]
+        layers = ((layer.columns, layer.bias) for block in head.blocks for layer in block)
         self.blocks = list(zip(*[iter(layers)] * 2, strict=True))
-        self.exit = head.exit
+        self.exit, self.silent = head.exit, torch.zeros(head.exit.shape[1])
 
-    def embed(self, here: Floats, features: Floats | None) -> Floats:
-        """The head's raw output, (3,) -> (D,); `features` are the coordinates' own, (6 octaves,)."""
-        mixed = self.offset
+    def embed(self, here: Floats) -> Floats:
+        """A direction's embedding, (3,) -> (D,)."""
+        mixed, direction = self.folded.offset, torch.from_numpy(here)
         for mixture in self.mixtures:
-            mixed = mixed + mixture(here)
-        x = self._activate(mixed, features)
-        for (first, first_bias), (second, second_bias) in self.blocks:
-            inner = _relu(_times(x, first) + first_bias)
-            x = x + _relu(_times(inner, second) + second_bias)
-        return _times(x, self.exit)
+            mixed = mixture.add_to(mixed, direction)
+        x = _relu(self._enter(mixed, here))
+        for first, second in self.blocks:
+            x = x + _relu(_times(_relu(_times(x, *first)), *second))
+        raw = _times(x, self.exit, self.silent)
+        return raw / max(np.sqrt(raw @ raw), np.float32(1e-12)) if self.normalize else raw
 
-    def _activate(self, mixed: Floats, features: Floats | None) -> Floats:
-        """What `Folded.activate` does, for one place."""
-        tokens, width, hidden = self.folded.num_tokens, self.folded.blend_dim, self.folded.hidden_dim
-        both = mixed[tokens : tokens + width + hidden]
+    def _enter(self, mixed: Tensor, here: Floats) -> Floats:
+        """What `Folded.activate` does, for one place, before its rectification."""
+        folded, tokens = self.folded, self.folded.num_tokens
+        width = folded.blend_dim
+        both = mixed[tokens : tokens + width + folded.hidden_dim]
         if tokens:
-            logits = mixed[:tokens]
-            if self.folded.compares_directions:
-                logits = logits / max(float(np.linalg.norm(mixed[tokens + width + hidden :])), 1e-12)
+            numbers = mixed.numpy()
+            logits = numbers[:tokens]
+            if folded.compares_directions:
+                logits = logits / max(float(np.linalg.norm(numbers[tokens + len(both) :])), 1e-12)
             attention = np.exp(logits - logits.max())
-            both = both + _apply(self.tokens, attention / attention.sum())
-        blend = both[:width]
-        entry = both[width:] / np.float32(np.sqrt(float(blend @ blend) / width + self.folded.eps)) + self.bias
-        if self.coordinates is not None and features is not None:
-            entry = entry + _apply(self.coordinates, features)
-        return _relu(entry)
+            both = torch.addmv(both, folded.tokens, torch.from_numpy(attention / attention.sum()))
+        numbers = both.numpy()
+        blend = numbers[:width]
+        scale = np.float32(np.sqrt(float(blend @ blend) / folded.spread + folded.eps))
+        entry: Floats = numbers[width:] / scale + self.bias
+        if folded.coordinates is None:
+            return entry
+        return torch.addmv(torch.from_numpy(entry), folded.coordinates, self._features(here)).numpy()
+
+    def _features(self, here: Floats) -> Tensor:
+        """Sines and cosines of every octave, (6 octaves,), as `SphericalVoronoiEncoder.coordinate_features`."""
+        angles = (here * self.octaves).ravel()
+        return torch.from_numpy(np.concatenate((np.sin(angles), np.cos(angles))))
 
 
-def _times(x: Floats, rows: Tensor) -> Floats:
-    """X @ rows, (n,) and (n, m) -> (m,), by the rows of units that are not silent where those are clearly fewer."""
-    heard = np.flatnonzero(x)
+def _times(x: Floats, rows: Tensor, bias: Tensor) -> Floats:
+    """X @ rows + bias, (n,), (n, m), (m,) -> (m,), by the rows of units that speak where those are clearly fewer."""
+    heard = x.nonzero()[0]
     if len(heard) > FULL_ABOVE * len(x):
-        return _apply(rows.T, x)
-    return _sum_rows(rows, heard, x[heard])
+        # By torch: numpy's products start threads of their own, which torch's then wait for.
+        return torch.addmv(bias, rows.T, torch.from_numpy(x)).numpy()
+    return _sum_rows(rows, heard, x[heard]).add_(bias).numpy()
 
 
-def _apply(matrix: Tensor, x: Floats) -> Floats:
-    """Matrix @ x, by torch: numpy's products start threads of their own, which torch's then wait for."""
-    product: Floats = torch.mv(matrix, torch.from_numpy(x)).numpy()
-    return product
-
-
-def _sum_rows(rows: Tensor, which: npt.NDArray[np.int64], shares: Floats) -> Floats:
+def _sum_rows(rows: Tensor, which: npt.NDArray[np.int64], shares: Floats) -> Tensor:
     """Some rows of a table (n, m), each times its share, added up: (m,), no copy made of them."""
     bag = torch.embedding_bag(rows, torch.from_numpy(which), START, False, 0, False, torch.from_numpy(shares))
-    total: Floats = bag[0].numpy()[0]
-    return total
+    return bag[0][0]
 
 
 def _relu(x: Floats) -> Floats:
-    rectified: Floats = np.maximum(x, np.float32(0), out=x)
+    rectified: Floats = np.maximum(x, ZERO, out=x)
     return rectified

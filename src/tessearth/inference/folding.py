@@ -6,6 +6,9 @@ With f the mixture, a the token attention, C the subtraction of the mean and gam
 
 is linear in f and a but for one number per place. So one product gives the token logits, C b and W gamma C b together,
 and the head's first layer is never computed by itself. Columns are places throughout: (rows, N).
+
+Of C b only the length is used, so any Q with orthonormal columns that span it will do: |Q^T C b| = |C b|. It is a map
+of f and a (which sums to 1 and takes in the offset), so S + T rows are enough: fewer than D where sites are narrow.
 """
 
 from typing import Any, NamedTuple
@@ -16,22 +19,28 @@ from torch import Tensor, nn
 
 from tessearth.encoder.model import SphericalVoronoiEncoder
 
+WORTH_TURNING = 0.8
+"""The share of rows of C b up to which having fewer of them is worth it; products like round numbers of rows."""
+
 
 class Folded(NamedTuple):
-    """The maps in float32. Rows come in this order: token logits (T), C b (D), W gamma C b (H), f itself (S or 0)."""
+    """The maps in float32. Rows come in this order: token logits (T), C b (D or fewer), W gamma C b (H), f (S or 0)."""
 
     mixture: Tensor
     """From the mixture, (rows, S)."""
     offset: Tensor
     """(rows,)."""
     tokens: Tensor
-    """From the token attention to C b and W gamma C b, (D + H, T)."""
+    """From the token attention to C b and W gamma C b, (blend + H, T)."""
     bias: Tensor
     """Of the first activation, (H,)."""
     coordinates: Tensor | None
     """From the coordinates' own features to the first activation, (H, 6 octaves)."""
     num_tokens: int
     blend_dim: int
+    """Rows of C b."""
+    spread: int
+    """What its square is divided by (D)."""
     hidden_dim: int
     eps: float
     compares_directions: bool
@@ -57,15 +66,15 @@ class Folded(NamedTuple):
                 logits = logits / length.clamp_(min=1e-12)
             both = both.addmm_(self.tokens, torch.softmax(logits, dim=0))
         blend, entry = both[: self.blend_dim], both[self.blend_dim :]
-        variance = blend.square().sum(0).div_(self.blend_dim)
+        variance = blend.square().sum(0).div_(self.spread)
         entry = entry.mul_(variance.add_(self.eps).rsqrt_()).add_(self.bias[:, None])
         if self.coordinates is not None and features is not None:
             entry = entry.addmm_(self.coordinates, features.T)
         return entry.relu_()
 
 
-def fold(encoder: SphericalVoronoiEncoder) -> Folded:
-    """Multiply out an encoder's maps, in float64 until the last step."""
+def fold(encoder: SphericalVoronoiEncoder, *, fewest_rows: bool = False) -> Folded:
+    """Multiply out an encoder's maps, in float64 to the last step; `fewest_rows` keeps of C b what its length needs."""
     config, norm, entry = encoder.config, encoder.norm, encoder.head.entry
     width = config.output_dim
     weight = _wide(entry.weight)
@@ -78,19 +87,52 @@ def fold(encoder: SphericalVoronoiEncoder) -> Folded:
     itself = torch.eye(config.mixture_dim if config.cosine_attention and config.num_tokens else 0).double()
     itself = itself.reshape(-1, config.mixture_dim)
     tokens = torch.zeros(0, width) if encoder.tokens is None else encoder.tokens.tokens * config.token_gate
-    offset = torch.cat((logit_shift, onwards @ shift * share, torch.zeros(len(itself), dtype=torch.float64)))
+    parts = Parts(onwards @ matrix * share, onwards @ shift * share, onwards @ _wide(tokens).T)
+    if fewest_rows:
+        parts = _turn(parts, width)
+    no_shift = torch.zeros(len(itself), dtype=torch.float64)
     return Folded(
-        mixture=_narrow(torch.cat((logits, onwards @ matrix * share, itself))),
-        offset=_narrow(offset),
-        tokens=_narrow(onwards @ _wide(tokens).T),
+        mixture=_narrow(torch.cat((logits, parts.matrix, itself))),
+        offset=_narrow(torch.cat((logit_shift, parts.shift, no_shift))),
+        tokens=_narrow(parts.tokens),
         bias=_narrow(weight[:, :width] @ _wide(norm.bias) + _wide(entry.bias)),
         coordinates=_narrow(weight[:, width:]) if config.coordinate_octaves else None,
         num_tokens=config.num_tokens,
-        blend_dim=width,
+        blend_dim=len(parts.matrix) - config.hidden_dim,
+        spread=width,
         hidden_dim=config.hidden_dim,
         eps=norm.eps,
         compares_directions=len(itself) > 0,
     )
+
+
+class Parts(NamedTuple):
+    """C b and W gamma C b as maps of the mixture and the token attention."""
+
+    matrix: Tensor
+    """(blend + H, S)."""
+    shift: Tensor
+    """(blend + H,)."""
+    tokens: Tensor
+    """(blend + H, T)."""
+
+
+def _turn(parts: Parts, width: int) -> Parts:
+    """The first `width` rows, C b, turned so that all but a few of them are zero and can go."""
+    matrix, shift, tokens = (part[:width] for part in parts)
+    if tokens.shape[1]:
+        maps = torch.cat((matrix, tokens + shift[:, None]), dim=1)
+    else:
+        maps = torch.cat((matrix, shift[:, None]), dim=1)
+    if maps.shape[1] > WORTH_TURNING * width:
+        return parts
+    turned = torch.linalg.qr(maps).R  # Q^T maps, (S + T, S + T)
+    count = matrix.shape[1]
+    if tokens.shape[1]:
+        blend = Parts(turned[:, :count], torch.zeros(len(turned), dtype=torch.float64), turned[:, count:])
+    else:
+        blend = Parts(turned[:, :count], turned[:, count], tokens[: len(turned)])
+    return Parts(*(torch.cat((turned_part, part[width:])) for turned_part, part in zip(blend, parts, strict=True)))
 
 
 def _projection(encoder: SphericalVoronoiEncoder) -> tuple[Tensor, Tensor]:

@@ -22,10 +22,12 @@ def geometry_column(schema: pa.Schema) -> str | None:
     try:
         described = json.loads(raw)
         name: str = described["primary_column"]
-        column = described["columns"][name]
-    except (ValueError, KeyError, TypeError):
+        crs = dict(described["columns"][name]).get("crs", "OGC:CRS84")
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise TableError("the GeoParquet metadata cannot be read") from None
-    _check_degrees(column.get("crs", "OGC:CRS84"), name)
+    if name not in schema.names:
+        raise TableError(f"the GeoParquet metadata names the geometry {name!r}, and there is no such column")
+    _check_degrees(crs, name)
     return name
 
 
@@ -35,11 +37,18 @@ def decode_points(column: pa.Array, name: str, first_row: int) -> Floats:
         row = first_row + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise TableError(f"row {row}: column {name!r} is empty")
     if pa.types.is_struct(column.type):
-        x, y = (np.asarray(column.field(axis), dtype=np.float64) for axis in ("x", "y"))
-        return np.stack((y, x), axis=-1)
+        return _decode_struct(column, name)
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         raise TableError(f"column {name!r} is {column.type}, neither well-known binary nor a struct of x and y")
     return _decode_wkb(column, name, first_row)
+
+
+def _decode_struct(column: pa.Array, name: str) -> Floats:
+    try:
+        x, y = (np.asarray(column.field(axis).cast(pa.float64()), dtype=np.float64) for axis in ("x", "y"))
+    except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise TableError(f"column {name!r} is {column.type}, not a struct of numbers x and y") from None
+    return np.stack((y, x), axis=-1)
 
 
 def _decode_wkb(column: pa.Array, name: str, first_row: int) -> Floats:
@@ -56,10 +65,10 @@ def _decode_wkb(column: pa.Array, name: str, first_row: int) -> Floats:
 
 def _decode_one(value: bytes, name: str, row: int) -> tuple[float, float]:
     order = "<" if value[:1] == b"\x01" else ">"
-    if len(value) < 21:
-        raise TableError(f"row {row}: column {name!r} holds no point in well-known binary")
-    kind = int(np.frombuffer(value, f"{order}u4", 1, 1)[0])
+    kind = int(np.frombuffer(value, f"{order}u4", 1, 1)[0]) if len(value) >= 5 else 0
     flags, plain = kind & 0xF0000000, kind & 0x0FFFFFFF
+    if len(value) < (25 if flags & _HAS_SRID else 21):
+        raise TableError(f"row {row}: column {name!r} holds no point in well-known binary")
     if plain % 1000 != POINT or plain > 3001:
         raise TableError(f"row {row}: column {name!r} holds a shape that is not a point; take centroids first")
     start = 9 if flags & _HAS_SRID else 5
@@ -71,8 +80,10 @@ def _check_degrees(crs: Any, name: str) -> None:
     """Longitude and latitude in degrees: OGC:CRS84 (also the default) or EPSG:4326, whose order GeoParquet fixes."""
     if crs is None or crs == "OGC:CRS84":
         return
-    identifier = crs.get("id", {}) if isinstance(crs, dict) else {}
-    known = f"{identifier.get('authority')}:{identifier.get('code')}"
+    identifier = crs.get("id") if isinstance(crs, dict) else None
+    known = (
+        f"{identifier.get('authority')}:{identifier.get('code')}" if isinstance(identifier, dict) else "no known one"
+    )
     if known not in ("OGC:CRS84", "EPSG:4326"):
         spoken = crs.get("name", known) if isinstance(crs, dict) else str(crs)
         raise TableError(f"column {name!r} is in {spoken}, not in degrees: reproject it to EPSG:4326 first")

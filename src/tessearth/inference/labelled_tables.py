@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -16,7 +17,7 @@ import pyarrow.csv
 
 from tessearth.coordinates import Floats, check_latlon, find_columns
 from tessearth.errors import CoordinateError, TableError
-from tessearth.inference.tables import open_points
+from tessearth.inference.tables import csv_lines, open_points
 from tessearth.labels.table import Kind
 from tessearth.settings import did_you_mean
 
@@ -77,10 +78,10 @@ def column_names(path: str | PathLike[str]) -> list[str]:
     """The columns of a csv file, from its first line."""
     try:
         with (gzip.open if str(path).endswith(".gz") else open)(path, "rb") as binary:
-            return next(csv.reader(io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")), [])
+            return next(csv.reader(csv_lines(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""))), [])
     except FileNotFoundError:
         raise TableError(f"{path}: there is no such file") from None
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):
         raise TableError(f"{path}: neither csv in UTF-8 nor Parquet") from None
 
 

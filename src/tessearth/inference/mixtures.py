@@ -47,8 +47,9 @@ class Cost:
     """Handling a cell's series, however few places it holds."""
     series = 3e8
     """Making a cell's series, for a few thousand sites."""
-    places_per_use = 1024.0
-    """What is kept is taken to be used once for so many places of a batch: full batches have others behind them."""
+    few_places = 6000.0
+    """What is kept must pay at once for a batch of so many places. Of larger ones it is taken to be used again, the
+    oftener the larger they are: full batches have others behind them."""
 
 
 class Way(NamedTuple):
@@ -151,7 +152,7 @@ class TessellationMixture:
         return torch.cat(left) if left else torch.arange(0)
 
     def _series_ways(self, places: SortedPlaces) -> "list[tuple[Way, float]]":
-        found, uses = [], max(1.0, len(places.fine) / Cost.places_per_use)
+        found, uses = [], _expected_uses(len(places.fine))
         for side in SIDES[:-1]:
             met = len(torch.unique_consecutive(places.cells(side)))
             if met * Cost.series / uses > self._plain_cost(len(places.fine)):
@@ -166,7 +167,7 @@ class TessellationMixture:
         return found
 
     def _list_ways(self, places: SortedPlaces) -> "list[tuple[Way, float]]":
-        found, uses = [], max(1.0, len(places.fine) / Cost.places_per_use)
+        found, uses = [], _expected_uses(len(places.fine))
         for side in SIDES:
             met = len(torch.unique_consecutive(places.cells(side)))
             if met * Cost.cell > self._plain_cost(len(places.fine)):
@@ -201,6 +202,10 @@ class TessellationMixture:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_series": {}, "_lists": {}, "_folded": None}
+
+
+def _expected_uses(places: int) -> float:
+    return max(1.0, (places / Cost.few_places) ** 2)
 
 
 def _in_runs(runs: list[tuple[CellTable | None, int]]) -> Iterator[tuple[CellTable, slice]]:

@@ -43,7 +43,7 @@ def parse_name(model: str | os.PathLike[str]) -> ModelName:
     """Take the retrieval off a name; what is a path as it stands is left alone."""
     name = str(model)
     parts = _RETRIEVAL.fullmatch(name)
-    if parts is None or Path(name).exists():
+    if parts is None or os.path.exists(name):
         return ModelName(name)
     return ModelName(parts["base"], MODES[parts["mode"]], parts["database"])
 
@@ -57,11 +57,11 @@ def load_base(name: str) -> SphericalVoronoiEncoder | LocationEncoder:
         return build_baseline(name)
     if name in PUBLISHED:
         return load_published(name)
-    if has_path and not Path(name).exists():
+    if has_path and not os.path.exists(name):
         return load_published(published, path)
     if is_saved_baseline(name):
         return load_baseline(name)
-    if not Path(name).exists() and not is_hub_id(name):
+    if not os.path.exists(name) and not is_hub_id(name):
         near = did_you_mean(name, (*known_names(), *(f"{known}+range" for known in known_names())))
         listed = near if "did you mean" in near else did_you_mean(name, known_names())
         raise UnknownNameError(f"there is no model named {name!r}, nor such a file or folder{listed}")
@@ -82,7 +82,7 @@ def is_untrained(model: str) -> bool:
 def default_database(base: str) -> Path:
     """Where a model's own database lies: beside its file, in its folder, or in the cache for a name."""
     path = Path(base)
-    if base in known_names() or not path.exists():
+    if base in known_names() or not os.path.exists(path):
         return cache_folder("range") / f"{quote(base, safe='')}.npz"
     return path / "range.npz" if path.is_dir() else path.with_suffix(".range.npz")
 

@@ -1,6 +1,8 @@
 """`OnnxEmbedder`: an exported model run by onnxruntime, in programs that have no torch."""
 
+import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,10 @@ from tessearth.packages import require
 FORMAT = "tessearth-onnx-1"
 """What the file's metadata calls itself; the number is that of this layout."""
 INPUT, OUTPUT = "latlon", "embedding"
+UNSEALED = {"sha256": "0" * 64}
+"""The entry of the metadata that `sealed` fills in."""
+_SEALED = re.compile(rb"\n\x06sha256\x12@([0-9a-f]{64})")  # as protocol buffers write a pair of texts
+_UNSEALED = b"\n\x06sha256\x12@" + b"0" * 64
 NUMBERS_AT_ONCE = 2**23
 """Of the widest array the graph makes, so that memory does not grow with the number of places."""
 
@@ -30,7 +36,7 @@ class OnnxEmbedder:
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
         """Open a file; `threads` is how many onnxruntime may use, all cores by default."""
-        self._session = _open_session(Path(path), threads)
+        self._session = _open_session(_check_seal(Path(path)), threads)
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         if self.metadata.get("format") != FORMAT:
             raise WeightsError(
@@ -58,6 +64,25 @@ class OnnxEmbedder:
             some = slice(start, start + self.batch_size)
             (embeddings[some],) = self._session.run([OUTPUT], {INPUT: flat[some]})
         return embeddings.reshape(*latlon.shape[:-1], self.dim)
+
+
+def sealed(content: bytes) -> bytes:
+    """An ONNX file whose metadata has the entry `sha256` of 64 zeros, with its own checksum put in their place."""
+    return content.replace(_UNSEALED, _UNSEALED[:-64] + hashlib.sha256(content).hexdigest().encode(), 1)
+
+
+def _check_seal(path: Path) -> Path:
+    """The path of a file that is as it was written; one from before there were seals is taken as it is."""
+    try:
+        content = path.read_bytes() if path.is_file() else b""
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    found = _SEALED.search(content)
+    if found is not None:
+        unsealed = content[: found.start(1)] + b"0" * 64 + content[found.end(1) :]
+        if hashlib.sha256(unsealed).hexdigest().encode() != found[1]:
+            raise WeightsError(f"{path} is damaged: it does not match its own checksum; export it again")
+    return path
 
 
 def _open_session(path: Path, threads: int | None) -> Any:

@@ -3,23 +3,36 @@
 OUTPUT.parts/job.json        what is being encoded, by which model: parts of one job are never used for another
 OUTPUT.parts/000000.npy ...  the embeddings of consecutive rows, each file complete or absent
 
-A part that is there is done, so whatever ends a run, the next one goes on behind it. The folder goes when the output is
-in its place.
+Behind each array stands the checksum of it and of the places it was made from. A part that is there, whole and of the
+places at hand, is done, so whatever ends a run, the next one goes on behind it; no clock and no file's date has a say
+in it. The folder goes when the output is in its place.
 """
 
 import contextlib
+import io
 import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import ConfigError, OutputError
-from tessearth.files import atomic_write, locked_folder, remove_unfinished, write_bytes
+from tessearth.coordinates import Floats
+from tessearth.errors import ConfigError, DataError, OutputError
+from tessearth.files import locked_folder, read_sealed, remove_unfinished, write_bytes, write_sealed
 
 Embeddings = npt.NDArray[np.floating]
+
+
+class Part(NamedTuple):
+    """The embeddings of consecutive rows."""
+
+    latlon: Floats
+    """Checked degrees, (N, 2)."""
+    embeddings: Embeddings
+    """(N, D)."""
 
 
 class Parts:
@@ -51,16 +64,21 @@ class Parts:
         """Where a part lies."""
         return self.folder / f"{index:06d}.npy"
 
-    def has(self, index: int, rows: int) -> bool:
-        """Whether a part is there, whole and of so many rows."""
+    def has(self, index: int, latlon: Floats) -> bool:
+        """Whether a part is there, whole and of these places."""
         try:
-            return len(np.load(self.path(index), mmap_mode="r")) == rows
-        except (OSError, ValueError, EOFError):
+            read_sealed(self.path(index), about=_about(latlon))
+        except DataError:
             return False
+        return True
 
-    def read(self, index: int) -> Embeddings:
-        """The embeddings of a part, (rows, D)."""
-        embeddings: Embeddings = np.load(self.path(index))
+    def read(self, index: int, latlon: Floats) -> Embeddings:
+        """The embeddings of these places, (N, D)."""
+        try:
+            content = read_sealed(self.path(index), about=_about(latlon))
+        except DataError as error:
+            raise OutputError(f"{error}, or the table changed meanwhile; run it again, and it is made anew") from None
+        embeddings: Embeddings = np.load(io.BytesIO(content), allow_pickle=False)
         return embeddings
 
     def remove(self) -> None:
@@ -68,10 +86,15 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def write_part(path: Path, embeddings: Embeddings) -> None:
+def write_part(path: Path, part: Part) -> None:
     """Write a part, which is there as a whole or not at all."""
-    with atomic_write(path) as file:
-        np.save(file, embeddings)
+    content = io.BytesIO()
+    np.save(content, part.embeddings)
+    write_sealed(path, content.getvalue(), about=_about(part.latlon))
+
+
+def _about(latlon: Floats) -> bytes:
+    return np.ascontiguousarray(latlon, dtype="<f8").tobytes()
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """Places on their way to an encoder: checked once, kept as they were given, handed on a batch at a time."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -38,6 +40,12 @@ class Places(NamedTuple):
     shape: tuple[int, ...]
     are_directions: bool
 
+    def directions(self) -> npt.NDArray[np.float32]:
+        """Unit vectors of a few places, (N, 3); for many, a batch's own are faster."""
+        if self.are_directions:
+            return self.values.astype(np.float32)
+        return np.array([_direction(*row) for row in np.radians(self.values).tolist()], dtype=np.float32)
+
     def batches(self, size: int) -> Iterator[tuple[int, PlaceBatch]]:
         """The places and where each batch begins.
 
@@ -47,6 +55,11 @@ class Places(NamedTuple):
             part = self.values[start : start + size]
             writable = part if part.flags.writeable else part.copy()  # torch warns of memory it may not write
             yield start, PlaceBatch(torch.from_numpy(writable), self.are_directions)
+
+
+def _direction(lat: float, lon: float) -> tuple[float, float, float]:
+    """A unit vector from radians."""
+    return math.cos(lat) * math.cos(lon), math.cos(lat) * math.sin(lon), math.sin(lat)
 
 
 def read_places(points: Any, lat: Any, lon: Any, xyz: Any) -> Places:

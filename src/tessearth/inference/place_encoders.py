@@ -10,6 +10,8 @@ import typing
 from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -18,9 +20,9 @@ from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.geometry import fibonacci_lattice
 from tessearth.inference import kernels
-from tessearth.inference.fast import FastVoronoi
+from tessearth.inference.fast import FEW_PLACES, FastVoronoi
 from tessearth.inference.fast_device import DeviceVoronoi, build_on_device
-from tessearth.inference.place_batches import PlaceBatch
+from tessearth.inference.place_batches import PlaceBatch, Places
 from tessearth.inference.precision import Precision, network_dtype
 from tessearth.inference.retrieval import Retriever
 
@@ -33,8 +35,9 @@ NUMBERS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 PROBED_PLACES = 256
 CALIBRATION_PLACES = 2048
 """Spread over the sphere, by which a head is rounded to eight bits."""
-FAST_ON_GPU = False
-"""Whether GPUs take the kernels of `fast_device`; benchmarks/speed.py measures them against the plain path."""
+GPU_PLACES_WORTH_PREPARING = 2**25
+"""The kernels of `fast_device` take about ten seconds to prepare, in which the plain path embeds 50 million places; and
+reading and writing tables is slower than either. Which way is taken must not depend on what was asked before."""
 GPU_PLACES_TO_GROUP = 2**20
 PLACES_TO_GROUP = 2**16
 """On the fast path: the more places at once, the more of them share a cell and its table."""
@@ -62,8 +65,9 @@ class PlaceEncoder(Protocol):
 class VoronoiPlaces:
     """Embeds directions by sites; half precision and int8 apply to everything after the site mixture.
 
-    The mixture stays in float32 at least, because sharp sites need its digits. On a CPU places go the fast way, equal
-    to the plain one up to rounding; `exact`, float64 and `top_k` are computed the plain way, as explanations are.
+    The mixture stays in float32 at least, because sharp sites need its digits. On a CPU, and on a GPU for very many,
+    places go the fast way, equal to the plain one up to rounding; `exact`, float64 and `top_k` are computed the plain
+    way, as explanations are.
     """
 
     def __init__(
@@ -73,8 +77,11 @@ class VoronoiPlaces:
         precision: Precision,
         top_k: int | None = None,
         exact: bool = False,
+        places_expected: int = 0,
     ) -> None:
-        self.is_fast = _has_fast_path(device) and top_k is None and not exact and precision != "float64"
+        self.is_fast = (
+            _has_fast_path(device, places_expected) and top_k is None and not exact and precision != "float64"
+        )
         if precision == "int8" and not (self.is_fast and device.type == "cpu"):
             raise ConfigError("precision int8 is for the fast path on a CPU: leave out exact and top_k, use device cpu")
         self.encoder = _prepare_voronoi(encoder, device, precision)
@@ -94,9 +101,19 @@ class VoronoiPlaces:
         """Embeddings of a batch, (N, dim)."""
         if not self.is_fast:
             return self.encoder.embed_xyz(self.directions(places), self.top_k)
+        return self._fast_path().embed(self.directions(places))
+
+    def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
+        """The same for a few places, (N, dim), without a batch's fixed costs; None where there is no such way."""
+        if not (self.is_fast and self.device.type == "cpu" and 0 < len(places.values) <= FEW_PLACES):
+            return None
+        fast = self._fast_path()
+        return fast.embed_few(places.directions()) if isinstance(fast, FastVoronoi) else None
+
+    def _fast_path(self) -> FastVoronoi | DeviceVoronoi:
         if self._fast is None:
             self._fast = self._build_fast()
-        return self._fast.embed(self.directions(places))
+        return self._fast
 
     def _build_fast(self) -> FastVoronoi | DeviceVoronoi:
         """The fast path; its head is rounded from the weights as they were given."""
@@ -181,13 +198,18 @@ class RetrievedPlaces:
 
 
 def build_place_encoder(
-    encoder: AnyEncoder, device: torch.device, precision: Precision, top_k: int | None, exact: bool = False
+    encoder: AnyEncoder,
+    device: torch.device,
+    precision: Precision,
+    top_k: int | None,
+    exact: bool = False,
+    places_expected: int = 0,
 ) -> PlaceEncoder:
     """Prepare a model for a device and a precision."""
     if precision not in typing.get_args(Precision):
         raise ConfigError(f"precision is {precision!r}; it must be one of {', '.join(typing.get_args(Precision))}")
     if isinstance(encoder, SphericalVoronoiEncoder):
-        return VoronoiPlaces(encoder, device, precision, top_k, exact)
+        return VoronoiPlaces(encoder, device, precision, top_k, exact, places_expected)
     if top_k is not None:
         raise ConfigError(f"top_k keeps the nearest sites of a Voronoi encoder, and {_name(encoder)} has none")
     return BaselinePlaces(encoder, device, precision)
@@ -207,8 +229,9 @@ def _prepare_voronoi(
     return prepared
 
 
-def _has_fast_path(device: torch.device) -> bool:
-    return device.type == "cpu" or (FAST_ON_GPU and kernels.is_available(device))
+def _has_fast_path(device: torch.device, places_expected: int) -> bool:
+    is_worth_it = places_expected >= GPU_PLACES_WORTH_PREPARING
+    return device.type == "cpu" or (is_worth_it and kernels.is_available(device))
 
 
 def _batch_size(device: torch.device, widest: int) -> int:

@@ -5,7 +5,9 @@ ordinary tiled GeoTIFF, tile by tile, from which GDAL makes overviews and compre
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ OVERVIEW_BYTES = 400_000_000
 """What GDAL takes at once for overviews; with its own 10 MB, many bands make it rewrite a scratch file without end."""
 ON_THE_WAY = {"int8": "int8", "float16": "float32", "float32": "float32"}
 """Types of the tiled file: GDAL narrows float32 to 16 bits while it writes the final one."""
+NEARLY_FULL = 2**20
 WHAT = "a GeoTIFF"
 
 
@@ -69,7 +72,7 @@ class GeoTiffTarget:
         numbers = np.fromfile(self.folder / WINDOWS, self.stored.dtype, count, offset=number * self._slot)
         return numbers.reshape(-1, self.stored.dims) if len(numbers) == count else None
 
-    def finish(self, out: Path, facts: dict[str, Any]) -> None:
+    def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
         """Let GDAL make the GeoTIFF inside the folder, then give it its name."""
         rasterio = require("rasterio", extra="geo", what=WHAT)
         shutil = require("rasterio.shutil", extra="geo", what=WHAT)
@@ -85,16 +88,18 @@ class GeoTiffTarget:
         }
         try:
             with rasterio.Env(GDAL_CACHEMAX=CACHE_MB, GDAL_OVR_CHUNK_MAX_SIZE=OVERVIEW_BYTES):
-                self._write_tiled(rasterio, tiled, facts)
+                self._write_tiled(rasterio, tiled, facts, intact)
                 shutil.copy(str(tiled), str(whole), driver="COG", **options)
         except rasterio.errors.RasterioError as error:
             reason = (str(error.__cause__ or error).splitlines() or [""])[0]
+            if disk_usage(self.folder).free < NEARLY_FULL:  # which GDAL only tells standard error
+                reason = "no space left on device"
             raise OutputError(f"cannot write {out}: {reason}; run it again to go on") from error
         with open(whole, "rb") as file:
             os.fsync(file.fileno())
         os.replace(whole, out)
 
-    def _write_tiled(self, rasterio: Any, path: Path, facts: dict[str, Any]) -> None:
+    def _write_tiled(self, rasterio: Any, path: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
         """Windows as the tiles of an ordinary GeoTIFF, with everything the last one is to say of itself."""
         grid, stored = self.grid, self.stored
         profile = {
@@ -119,7 +124,5 @@ class GeoTiffTarget:
                 file.scales, file.offsets = stored.scale, stored.offset
             for number in range(grid.num_windows):
                 rows, columns = grid.window_slices(number)
-                numbers = self.get(number)
-                assert numbers is not None
-                bands = numbers.T.reshape(stored.dims, rows.stop - rows.start, -1).astype(profile["dtype"])
+                bands = intact(number).T.reshape(stored.dims, rows.stop - rows.start, -1).astype(profile["dtype"])
                 file.write(bands, window=rasterio.windows.Window.from_slices(rows, columns))

@@ -5,6 +5,7 @@ run goes on, every window in the journal is read back and compared, so it does n
 or a disk kept: whatever is not as it was written is computed again.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -47,8 +48,11 @@ class Target(Protocol):
     def get(self, number: int) -> Array | None:
         """A window as it lies on disk; None when it does not."""
 
-    def finish(self, out: Path, facts: dict[str, Any]) -> None:
-        """Make the output appear under its name, with the facts as its metadata."""
+    def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
+        """Make the output appear under its name, with the facts as its metadata.
+
+        `intact` reads a window back and vouches for it.
+        """
 
 
 class Entry(NamedTuple):
@@ -80,6 +84,13 @@ class Journal:
             numbers = target.get(number)
             if numbers is None or window_sha256(numbers) != entry.sha256:
                 del self.entries[number]
+
+    def read_intact(self, target: Target, number: int) -> Array:
+        """A window as it was written; whatever else lies there is no part of any output."""
+        numbers = target.get(number)
+        if numbers is None or window_sha256(numbers) != self.entries[number].sha256:
+            raise DataError(f"window {number} in {self.path.parent} is damaged; run it again, and it is computed anew")
+        return numbers
 
     def facts(self) -> dict[str, Any]:
         """What the finished output says of its values."""
@@ -122,18 +133,41 @@ def begin(folder: Path, plan: dict[str, Any], fit: Callable[[], dict[str, Any]])
     plan = json.loads(json.dumps(plan))
     if not path.exists():
         fitted: dict[str, Any] = json.loads(json.dumps(fit()))
-        write_bytes(path, json.dumps({"plan": plan, "fitted": fitted}, indent=1).encode())
+        seal = _plan_sha256(plan, fitted)
+        write_bytes(path, json.dumps({"plan": plan, "fitted": fitted, "sha256": seal}, indent=1).encode())
         return fitted
     try:
         old = json.loads(path.read_bytes())
         known, fitted = dict(old["plan"]), dict(old["fitted"])
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{path} cannot be read; remove {folder} to begin again") from None
+        intact = old["sha256"] == _plan_sha256(known, fitted)
+    except (OSError, ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise DataError(f"{path} cannot be read or is damaged; remove {folder} to begin again")
     different = [key for key in plan if known.get(key) != plan[key]]
     if different:
         now = f"{different[0]} was {known.get(different[0])} and is {plan[different[0]]}"
         raise DataError(f"{folder} is an unfinished raster of other settings ({now}); remove it, or name another --out")
     return fitted
+
+
+def _plan_sha256(plan: dict[str, Any], fitted: dict[str, Any]) -> str:
+    """A scale that lost a bit would be believed: windows hold only whole numbers, which it turns into embeddings."""
+    return hashlib.sha256(json.dumps([plan, fitted], sort_keys=True).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def disk_errors_named(folder: Path) -> Iterator[None]:
+    """Whatever the disk refuses becomes one line that says what is kept."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(
+            f"cannot write to {folder}: {reason}; what was finished is kept, run it again to go on"
+        ) from error
 
 
 def fill(
@@ -148,14 +182,9 @@ def fill(
     waiting = [number for number in range(num_windows) if number not in journal.entries]
     progress(num_windows - len(waiting), num_windows)
     for number, window in compute(waiting):
-        try:
+        with disk_errors_named(journal.path.parent):
             target.put(number, window.numbers)
             journal.add(number, window)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise OutputError(
-                f"cannot write to {journal.path.parent}: {reason}; what was finished is kept, run it again to go on"
-            ) from error
         progress(len(journal.entries), num_windows)
 
 

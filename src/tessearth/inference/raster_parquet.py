@@ -1,6 +1,7 @@
 """H3 cells as Parquet: each window is a small file on the way, joined into one table at the end."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class ParquetTarget:
         numbers = np.frombuffer(content[: len(content) - len(content) % self._row_bytes()], dtype=self.stored.dtype)
         return numbers.reshape(-1, self.stored.dims)
 
-    def finish(self, out: Path, facts: dict[str, Any]) -> None:
+    def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
         """Join the windows, a row group each."""
         values = pa.list_(ARROW_TYPES[self.stored.dtype], self.stored.dims)
         fields = {"h3": pa.string(), "h3_index": pa.uint64(), "lat": pa.float64(), "lon": pa.float64()}
@@ -63,8 +64,7 @@ class ParquetTarget:
         with atomic_write(out) as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             for number in range(self.layout.num_windows):
                 cells, latlon = self.layout.cells(number)
-                numbers = self.get(number)
-                assert numbers is not None
+                numbers = intact(number)
                 if len(cells):
                     lists = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), self.stored.dims)
                     columns = [pa.array(cell_names(cells)), pa.array(cells), *map(pa.array, latlon.T), lists]

@@ -4,6 +4,7 @@ import os
 import shutil
 import uuid
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tessearth.inference.raster_values import Array, Stored
 from tessearth.inference.windows import WINDOW_SIDE, RasterGrid
 from tessearth.packages import require
 
-STORE = "store.zarr"
+STORE, FRESH = "store.zarr", "fresh.zarr"
 EMBEDDING, CRS = "embedding", "spatial_ref"
 DIMS_PER_CHUNK = 64
 WHAT = "a Zarr store"
@@ -40,13 +41,23 @@ class ZarrTarget:
         return np.dtype(dtype).itemsize
 
     def prepare(self) -> None:
-        """Write everything but the values; a store that is whole so far stays as it is."""
+        """Write everything but the values; values that are there stay, and what describes them is written anew."""
         zarr = require("zarr", extra="geo", what=WHAT)
-        if (self.path / EMBEDDING / "zarr.json").exists():
-            self._array = zarr.open_group(str(self.path), mode="r+")[EMBEDDING]
-            return
-        shutil.rmtree(self.path, ignore_errors=True)
-        group = zarr.create_group(str(self.path), zarr_format=3)
+        fresh = self.path.with_name(FRESH)
+        shutil.rmtree(fresh, ignore_errors=True)
+        self._describe(zarr, fresh)
+        for file in sorted(path for path in fresh.rglob("*") if path.is_file()):
+            place = self.path / file.relative_to(fresh)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file, place)
+        shutil.rmtree(fresh)
+        for left in self.path.rglob("*.partial"):  # what a kill left of Zarr's own writing
+            left.unlink()
+        self._array = zarr.open_group(str(self.path), mode="r+")[EMBEDDING]
+
+    def _describe(self, zarr: Any, path: Path) -> None:
+        """A store of the whole shape that has its coordinates and no values yet."""
+        group = zarr.create_group(str(path), zarr_format=3)
         for name, values, attributes in self._coordinates():
             coordinate = group.create_array(
                 name,
@@ -57,16 +68,15 @@ class ZarrTarget:
                 attributes=attributes,
             )
             coordinate[...] = values
-        # The last to be made: where its description stands, everything before it does.
         shape = (self.stored.dims, self.grid.rows, self.grid.columns)
         chunk = (DIMS_PER_CHUNK, WINDOW_SIDE, WINDOW_SIDE)
-        self._array = group.create_array(
+        group.create_array(
             EMBEDDING,
             shape=shape,
             dtype=self.stored.dtype,
             chunks=tuple(map(min, shape, chunk)),
             fill_value=self.stored.nodata if self.stored.dtype != "int8" else int(self.stored.nodata),
-            compressors=[zarr.codecs.ZstdCodec(level=3)],
+            compressors=[zarr.codecs.ZstdCodec(level=3, checksum=True)],  # so that readers notice a bit that turned
             dimension_names=["dim", "lat", "lon"],
             attributes=self._attributes(),
         )
@@ -86,9 +96,11 @@ class ZarrTarget:
             return None
         return np.ascontiguousarray(window.reshape(self.stored.dims, -1).T)
 
-    def finish(self, out: Path, facts: dict[str, Any]) -> None:
+    def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
         """Say what the store holds, wait for the disk, and give it its name."""
         zarr = require("zarr", extra="geo", what=WHAT)
+        for number in range(self.grid.num_windows):
+            intact(number)
         group = zarr.open_group(str(self.path), mode="r+")
         group.attrs.update({"Conventions": "CF-1.11", **facts})
         with warnings.catch_warnings():

@@ -14,7 +14,7 @@ from tessearth.inference.embedder import Embedder, Precision
 from tessearth.inference.h3_cells import H3Cells, build_h3_cells, count_h3_cells
 from tessearth.inference.raster_cluster import WindowWork, absolute_name, cluster_windows
 from tessearth.inference.raster_geotiff import GeoTiffTarget
-from tessearth.inference.raster_job import Journal, Progress, begin, check_room, fill, part_folder
+from tessearth.inference.raster_job import Journal, Progress, begin, check_room, disk_errors_named, fill, part_folder
 from tessearth.inference.raster_parquet import ParquetTarget
 from tessearth.inference.raster_values import Stored, StoredType, check_stored_type, compute_window, fit_stored
 from tessearth.inference.raster_zarr import ZarrTarget
@@ -83,14 +83,17 @@ def write_raster(
         plan = _plan(form, layout, box, resolution, h3, land, width, dtype, embedder)
         stored = _stored(folder, plan, embedder, layout, form.one_scale)
         target = form(folder, layout, stored)
-        target.prepare()
+        with disk_errors_named(folder):
+            target.prepare()
         journal = Journal(folder)
         compute = _plain(embedder, layout, stored)
         if cluster is not None:
             compute = _clustered(cluster, str(model), device, embedder, layout, stored)
         fill(target, journal, layout.num_windows, compute, progress)
-        target.finish(out, {**_facts(plan, embedder), **journal.facts()})
-        shutil.rmtree(folder)
+        with disk_errors_named(folder):
+            told = {**_facts(plan, embedder), **journal.facts()}
+            target.finish(out, told, lambda number: journal.read_intact(target, number))
+        shutil.rmtree(folder, ignore_errors=True)
     facts = journal.facts()
     shape = (layout.rows, layout.columns) if isinstance(layout, RasterGrid) else (layout.num_cells,)
     return Written(out, (width, *shape), stored, facts["largest_error"], facts["clipped_values"], _size(out))

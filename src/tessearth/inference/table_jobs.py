@@ -10,13 +10,13 @@ where they ran, or how often the run was interrupted.
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tessearth.errors import OutputError, TableError, TessearthError
+from tessearth.errors import OutputError, TableError, TessearthError, is_out_of_memory
 from tessearth.inference.cluster import (
     Description,
     ModelChoice,
@@ -28,13 +28,16 @@ from tessearth.inference.cluster import (
     run_part,
 )
 from tessearth.inference.outputs import OutputFormat, Width, check_schema, open_writer
-from tessearth.inference.parts import Parts, open_parts, write_part
+from tessearth.inference.parts import Part, Parts, open_parts, write_part
 from tessearth.inference.tables import ROWS_AT_ONCE, STANDARD_STREAM, open_points
 
 ATTEMPTS = 4
 """How often lost workers are replaced before the run gives up; every attempt goes on where the last one ended."""
+GO_ON = "the same command with fewer --workers goes on where this one ended"
 LOST = {"KilledWorker", "FutureCancelledError", "CancelledError", "CommClosedError", "BrokenProcessPool"}
 """What a cluster calls the end of a worker that was not its own doing."""
+SILENT_SECONDS = 60.0
+"""When no part has come back for so long, workers are looked at: those that hang are ended and replaced."""
 LARGE_ROWS = 2**17
 LARGE_CSV_BYTES = 2**22
 
@@ -123,28 +126,35 @@ def _encode_with_patience(
     for _ in range(ATTEMPTS):
         try:
             with open_workers(job.choice, workers, cluster) as pool:
-                described: Description = pool.executor.submit(describe_model, job.choice).result()
+                opened = pool.executor.submit(describe_model, job.choice)
+                while not _finished([opened], pool):
+                    pass
+                described: Description = opened.result()
                 parts.begin(_identity(job, described))
                 _encode_missing(job, parts, pool, described, progress)
             return described
         except TessearthError:
             raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise OutputError(f"a worker ran out of memory: {GO_ON}") from error
             if not (isinstance(error, BrokenExecutor) or type(error).__name__ in LOST):
                 raise
-    raise OutputError(
-        f"workers ended {ATTEMPTS} times without finishing, perhaps for want of memory: the same command with fewer "
-        f"--workers goes on where this one ended"
-    )
+    raise OutputError(f"workers ended or hung {ATTEMPTS} times without finishing, perhaps for want of memory: {GO_ON}")
+
+
+def _finished(futures: Collection[Future[Any]], pool: Workers) -> set[Future[Any]]:
+    """Those that are done, after waiting for one for a while; when none is, hanging workers are ended."""
+    finished, _ = wait(futures, timeout=SILENT_SECONDS, return_when=FIRST_COMPLETED)
+    if not finished:
+        pool.end_hung()
+    return finished
 
 
 def _identity(job: TableJob, described: Description) -> dict[str, object]:
-    """What decides the parts: the table as it is now, where its places are read, the model, how they are stored."""
-    status = Path(job.source).stat()
+    """What decides the parts beside their places: where those are read, the model, how embeddings are stored."""
     return {
         "input": str(Path(job.source).absolute()),
-        "size": status.st_size,
-        "modified": status.st_mtime_ns,
         "columns": [job.lat, job.lon],
         "rows per part": ROWS_AT_ONCE,
         "model": described.fingerprint,
@@ -159,15 +169,14 @@ def _encode_missing(job: TableJob, parts: Parts, pool: Workers, described: Descr
     total: int | None = None
 
     def collect() -> int:
-        finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-        return sum(_receive(waiting.pop(one), one, parts, described) for one in finished)
+        return sum(_receive(waiting.pop(one), one, parts, described) for one in _finished(waiting, pool))
 
     with open_points(job.source, lat=job.lat, lon=job.lon, keep=()) as points:
         for index, batch in enumerate(points.batches):
             rows = len(batch.latlon)
             read += rows
             total = points.expected_rows(read)
-            if parts.has(index, rows):
+            if parts.has(index, batch.latlon):
                 done += rows
             else:
                 while len(waiting) >= pool.at_once:
@@ -189,13 +198,12 @@ def _receive(task: PartTask, future: Future[PartResult], parts: Parts, described
             f"two workers have different models under the name {task.choice.model}: give all of them the same file"
         )
     if embeddings is not None:
-        write_part(parts.path(task.number), embeddings)
+        write_part(parts.path(task.number), Part(task.latlon, embeddings))
     return len(task.latlon)
 
 
 def _join(job: TableJob, parts: Parts, described: Description) -> int:
     """Write the rows and their embeddings, first inside the folder, so that a killed run leaves nothing elsewhere."""
-    parts.begin(_identity(job, described))  # the table must still be the one that was encoded
     joined = parts.folder / "joined"
     rows = 0
     with (
@@ -203,7 +211,7 @@ def _join(job: TableJob, parts: Parts, described: Description) -> int:
         open_writer(str(joined), job.format, points.schema, described.dim, job.width) as writer,
     ):
         for index, batch in enumerate(points.batches):
-            writer.write(batch, parts.read(index))
+            writer.write(batch, parts.read(index, batch.latlon))
             rows += len(batch.latlon)
     try:
         os.replace(joined, job.output)

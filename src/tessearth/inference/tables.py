@@ -7,6 +7,8 @@ import io
 import shutil
 import sys
 import tempfile
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -24,7 +26,11 @@ from tessearth.settings import did_you_mean
 ROWS_AT_ONCE = 16_384
 BUFFERED_BYTES = 2**20
 """Read of a Parquet column at once; without a limit a whole row group is held, however long its writer made it."""
+LONGEST_LINE = 2**20
+"""Characters; the rows of a csv are limited to as many bytes by its reader."""
 STANDARD_STREAM = "-"
+UNREADABLE = (pa.ArrowException, OSError, ValueError)
+"""What the readers raise for a damaged file; a name that is no UTF-8 is a ValueError."""
 
 
 class PointBatch(NamedTuple):
@@ -97,7 +103,9 @@ def _open_table(file: IO[bytes], name: str, lat: str | None, lon: str | None, ke
         raise TableError("the file is empty")
     try:
         return (_open_parquet if head == b"PAR1" else _open_csv)(file, name, lat, lon, keep)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (CoordinateError, TableError):
+        raise
+    except UNREADABLE as error:
         raise TableError(f"cannot be read: {_first_line(error)}") from None
 
 
@@ -106,6 +114,7 @@ def _open_parquet(
 ) -> PointTable:
     parquet = pa.parquet.ParquetFile(file, pre_buffer=False, buffer_size=BUFFERED_BYTES)
     schema = parquet.schema_arrow
+    _check_once(schema.names)
     rows = parquet.metadata.num_rows
     _check_some_rows(rows)
     geometry = geometry_column(schema) if lat is None and lon is None else None
@@ -154,16 +163,29 @@ def _csv_header(file: IO[bytes]) -> list[str]:
     plain = gzip.GzipFile(fileobj=file) if _is_gzip(file) else file
     text = io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
     try:
-        names = next(csv.reader(text), [])
-    except (UnicodeDecodeError, csv.Error, OSError, EOFError):
+        names = next(csv.reader(csv_lines(text)), [])
+    except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error):
         raise TableError("neither csv in UTF-8 nor Parquet") from None
     finally:
         text.detach()
         file.seek(0)
-    twice = sorted({column for column in names if names.count(column) > 1})
+    _check_once(names)
+    return names
+
+
+def csv_lines(text: io.TextIOWrapper) -> Iterator[str]:
+    """Lines no longer than a line is: a small compressed file may hold gigabytes without an end of line."""
+    while line := text.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise TableError(f"a line has more than {LONGEST_LINE} characters: this is no csv")
+        yield line
+
+
+def _check_once(names: Sequence[str]) -> None:
+    counts = Counter(names)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise TableError(f"two columns are named {twice[0]!r}")
-    return names
 
 
 def _csv_stream(file: IO[bytes]) -> Any:
@@ -205,9 +227,10 @@ def _guarded(stream: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     while True:
         try:
             batch = next(stream)
+            batch.validate(full=True)  # a file may hold text that is no UTF-8, or places in a column that are none
         except StopIteration:
             return
-        except (pa.ArrowInvalid, OSError) as error:
+        except UNREADABLE as error:
             raise TableError(f"cannot be read: {_first_line(error)}") from None
         yield batch
 
