@@ -1,5 +1,6 @@
 """Places as users have them, checked once: arrays, lists, pandas, geopandas, named columns, directions."""
 
+import reprlib
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,6 +15,9 @@ Floats = npt.NDArray[np.float64]
 
 LATITUDE_NAMES = ("lat", "latitude", "decimallatitude", "lat_deg", "y")
 LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_deg", "x")
+
+NOT_DEGREES = {"c": "complex numbers", "M": "dates", "m": "durations"}
+"""Kinds of arrays that numpy would turn into numbers without a word, or with a part of them lost."""
 
 
 def as_latlon(points: Any = None, *, lat: Any = None, lon: Any = None) -> Floats:
@@ -134,28 +138,55 @@ def _from_pairs(points: Any) -> Floats:
 
 
 def _as_floats(values: Any, name: str) -> Floats:
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
+    """Numbers as float64; what numpy would turn into numbers by losing something (dates, masks, parts) is refused."""
     try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+        if hasattr(values, "detach"):
+            values = _from_tensor(values)
+        array = np.ma.asarray(values) if np.ma.isMaskedArray(values) else np.asarray(values)
+        if array.dtype.kind in NOT_DEGREES:
+            raise CoordinateError(f"{name} holds {NOT_DEGREES[array.dtype.kind]}, where degrees as numbers belong")
+        numbers = array.astype(np.float64)
+        return np.asarray(np.ma.filled(numbers, np.nan))
+    except CoordinateError:
+        raise
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise CoordinateError(f"{name} holds {_not_a_number(values)}, where degrees as numbers belong") from None
+
+
+def _from_tensor(values: Any) -> Any:
+    """A tensor on the processor; numpy has no word for bfloat16, and float64 holds every narrower number."""
+    values = values.detach().cpu()
+    return values.double() if values.is_floating_point() else values
 
 
 def _not_a_number(values: Any) -> str:
     """The first entry that is no number, for the error message."""
-    for value in np.asarray(values, dtype=object).ravel():
+    uneven = "rows of different lengths"
+    try:
+        entries = np.asarray(values, dtype=object).ravel()
+    except (TypeError, ValueError, RuntimeError):
+        return uneven
+    for value in entries:
         try:
             float(value)
-        except (TypeError, ValueError):
-            return repr(value)
-    return "rows of different lengths"
+        except OverflowError:
+            return "a number beyond any degree"
+        except (TypeError, ValueError, RuntimeError):
+            return _brief(value)
+    return uneven
+
+
+def _brief(value: object) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python does not write out numbers of thousands of digits
+        return f"a {type(value).__name__}"
 
 
 def _stack(lat: Floats, lon: Floats) -> Floats:
     try:
         return np.stack(np.broadcast_arrays(lat, lon), axis=-1)
-    except ValueError:
+    except (ValueError, RuntimeError):
         raise CoordinateError(f"lat has shape {lat.shape} and lon {lon.shape}: they do not go together") from None
 
 

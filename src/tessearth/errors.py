@@ -3,9 +3,21 @@
 The command line prints any of these as one line and exits with 2; anything else is a bug and keeps its traceback.
 """
 
+MOST_CHARACTERS = 1000
+"""Of a message: a damaged file can hold names and values of any length."""
+
 
 class TessearthError(Exception):
-    """The parent of every error this package raises on purpose."""
+    """The parent of every error this package raises on purpose: one line of printable words, whatever they quote."""
+
+    def __str__(self) -> str:
+        """The words without what would break a line, a terminal or a log."""
+        words = super().__str__()
+        if not words.isprintable():
+            words = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
+        if len(words) > MOST_CHARACTERS:
+            words = f"{words[: MOST_CHARACTERS - 300]} ... {words[-295:]}"
+        return words
 
 
 class CoordinateError(TessearthError, ValueError):
@@ -41,6 +53,15 @@ class MissingExtraError(TessearthError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional part that is not installed: pip install 'tessearth[{extra}]'")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is a want of memory, which numpy, torch and a GPU each say in words of their own."""
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in _WANT_OF_MEMORY)
+    return said or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+_WANT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
 
 
 class CoordinateWarning(UserWarning):

@@ -4,15 +4,17 @@ The mask holds 933 million cells but changes between land and sea only some 770,
 are all that is kept: six megabytes instead of 930, and one binary search per lookup.
 """
 
+import contextlib
 import functools
+import io
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import DataError
-from tessearth.files import atomic_write, cache_folder
+from tessearth.errors import DataError, OutputError
+from tessearth.files import cache_folder, cache_path, read_sealed, write_sealed
 from tessearth.packages import file_sha256, package_file
 
 ROWS, COLUMNS = 21_600, 43_200
@@ -42,21 +44,24 @@ def is_inhabited_land(latlon: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 def _land_changes() -> npt.NDArray[np.int64]:
     """Flat cell numbers, in row order, at which sea turns to land or back; prepared once into the cache."""
     source = package_file("global_land_mask", "globe_combined_mask_compressed.npz", extra="earth", what="the land mask")
-    path = cache_folder("land") / f"changes-{file_sha256(source)[:16]}.npy"
+    path = cache_path("land") / f"changes-{file_sha256(source)[:16]}.sealed.npy"
     prepared = _read_prepared(path)
     if prepared is not None:
         return prepared
     changes = _scan_mask(source)
-    with atomic_write(path) as file:
-        np.save(file, changes)
+    content = io.BytesIO()
+    np.save(content, changes)
+    with contextlib.suppress(OutputError):  # a cache that cannot be written is no reason to stop
+        cache_folder("land")
+        write_sealed(path, content.getvalue())
     return changes
 
 
 def _read_prepared(path: Path) -> npt.NDArray[np.int64] | None:
     """The cached changes when they are whole; a missing or damaged file is made again rather than trusted."""
     try:
-        changes: npt.NDArray[np.int64] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        changes: npt.NDArray[np.int64] = np.load(io.BytesIO(read_sealed(path)), allow_pickle=False)
+    except (DataError, ValueError, EOFError):
         return None
     whole = changes.ndim == 1 and changes.dtype == np.int64 and bool((np.diff(changes) > 0).all())
     return changes if whole else None

@@ -12,6 +12,8 @@ from tessearth.errors import ConfigError
 
 Settings = TypeVar("Settings")
 
+LARGEST = 2**63 - 1
+"""Whole numbers have 64 bits, as in TOML; Python's own could be too long to print."""
 _SPOKEN = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -52,6 +54,8 @@ def _convert(value: object, hint: Any, where: str) -> object:
         return _convert_choice(value, parts, where)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(value, parts, where)
+    if type(value) is int and abs(value) > LARGEST:
+        raise ConfigError(f"{where} is a number beyond {LARGEST}, more than settings can hold")
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(typing.cast("float", value))):

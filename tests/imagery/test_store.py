@@ -343,7 +343,7 @@ DAMAGE = {
         lambda b: b.replace(b'"format_version": 1', b'"format_version": 2'),
         "of format 2",
     ),
-    "another width": ("manifest.json", lambda b: b.replace(b'"views": 1', b'"views": 2'), "the manifest says"),
+    "another width": ("manifest.json", lambda b: b.replace(b'"views": 1', b'"views": 2'), "its own checksum"),
 }
 
 

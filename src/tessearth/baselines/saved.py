@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 
 from tessearth.baselines.base import LocationEncoder
 from tessearth.baselines.cards import build_baseline
 from tessearth.baselines.weight_files import load_state, rename
 from tessearth.errors import ConfigError, TessearthError, WeightsError
 from tessearth.files import write_bytes
-from tessearth.weight_files import read_weight_file
+from tessearth.weight_files import read_sealed_tensors, read_weight_file, seal_tensors
 
 FORMAT = "tessearth-baseline"
 FORMAT_VERSION = "1"
+SMALL = 256
+"""Sizes up to this need no tensor that has them: waves of a position without a network are in no file."""
 
 
 def save_baseline(
@@ -34,28 +35,41 @@ def save_baseline(
         "settings": json.dumps(dataclasses.asdict(encoder.settings)),  # type: ignore[call-overload]
         "provenance": json.dumps(dict(provenance or {})),
     }
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-    write_bytes(path, safetensors.torch.save(state, header))
+    write_bytes(path, seal_tensors(encoder.state_dict(), header))
 
 
 def load_baseline(path: str | os.PathLike[str]) -> LocationEncoder:
     """Rebuild a saved baseline, ready for inference."""
-    tensors = read_weight_file(path)
     header = _read_header(path)
     if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
+        read_weight_file(path)  # where the file is no weights file at all, it says so
         raise WeightsError(f"{path} is no baseline of format {FORMAT_VERSION}: save_baseline did not write it")
+    tensors = read_sealed_tensors(path).tensors
     try:
-        encoder = build_baseline(header["baseline"], json.loads(header["settings"]))
-    except (TessearthError, ValueError, KeyError) as error:
+        settings = json.loads(header["settings"])
+        _check_sizes(
+            settings, max([SMALL, len(tensors), *(max(tensor.shape, default=0) for tensor in tensors.values())])
+        )
+        encoder = build_baseline(header["baseline"], settings)
+    except (TessearthError, ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{path} has a header that cannot be used: {error}") from None
     names = {name: name for name in encoder.state_dict()}
     load_state(encoder, rename(tensors, names, (), str(path)), names, str(path))
     return encoder
 
 
+def _check_sizes(settings: object, most: int) -> None:
+    """Refuse sizes that nothing in the file has, before memory is taken for them."""
+    if isinstance(settings, dict | list):
+        for value in settings.values() if isinstance(settings, dict) else settings:
+            _check_sizes(value, most)
+    elif isinstance(settings, int) and settings > most:
+        raise ConfigError(f"its settings hold {settings}, and no tensor in it is that large")
+
+
 def is_saved_baseline(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that `save_baseline` wrote it."""
-    return Path(path).is_file() and _read_header(path).get("format") == FORMAT
+    return os.path.exists(path) and Path(path).is_file() and _read_header(path).get("format") == FORMAT
 
 
 def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:

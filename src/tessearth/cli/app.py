@@ -24,7 +24,7 @@ from tessearth.cli import (
     retrieve,
     serve,
 )
-from tessearth.errors import CoordinateWarning, TessearthError
+from tessearth.errors import CoordinateWarning, TessearthError, is_out_of_memory
 from tessearth.version import __version__
 
 app = typer.Typer(
@@ -84,6 +84,8 @@ def main() -> NoReturn:
             "interrupted; nothing was left half-written, and what can go on goes on with the same command", status=130
         )
     except Exception as error:
+        if is_out_of_memory(error):
+            _fail("there is not enough memory for this here; what was finished is kept, and nothing is half-written")
         # Whichever parser typer brings along, its usage errors can say themselves in one line.
         if not hasattr(error, "format_message"):
             raise

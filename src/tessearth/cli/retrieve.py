@@ -58,7 +58,7 @@ def build(
     if parse_name(model).mode is not None:
         raise ConfigError(f"{model} reads a database already; name the model alone")
     target = out or str(default_database(model))
-    opened = FeatureStore(store)
+    opened = FeatureStore(store, verify=True)
     embedder = Embedder(model, device=device)
     with work_progress("embedding places") as advance:
         database = build_database(

@@ -1,9 +1,9 @@
 """Encoders on disk: one safetensors file that describes itself, or a folder; and the released model's layout.
 
 Our file is safetensors with, in its header, `format` "tessearth", `format_version`, `config` and `provenance` as JSON,
-and `sha256` over configuration and tensors. A folder holds the same file as model.safetensors beside a config.json for
-people to read. Reading never runs code from the file, and every tensor must be there, of the shape its configuration
-says, and finite.
+`sha256` over configuration and tensors, and `provenance_sha256`. A folder holds the same file as model.safetensors
+beside a config.json for people to read. Reading never runs code from the file, and every tensor must be there, of the
+shape its configuration says, and finite.
 """
 
 import hashlib
@@ -32,6 +32,8 @@ FORMAT = "tessearth"
 FORMAT_VERSION = 1
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
+OFFICIAL_CHECKSUM = "tessearth_sha256"
+"""What we add to the header of the official layout, whose other readers pass over it."""
 
 Layout = Literal["tessearth", "official"]
 
@@ -65,7 +67,8 @@ def save(
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     if layout == "official":
         config: dict[str, Any] = official.write_config(encoder.config)
-        content = safetensors.torch.save(official.write_state(state, encoder.config))
+        official_state = official.write_state(state, encoder.config)
+        content = safetensors.torch.save(official_state, {OFFICIAL_CHECKSUM: _digest("", official_state)})
     else:
         state = {name: tensor.to(dtype or tensor.dtype) for name, tensor in state.items()}
         config = _description(encoder.config, provenance or {})
@@ -108,6 +111,8 @@ def read_weights(path: str | os.PathLike[str]) -> Weights:
             f"{file} holds no location encoder: its header names no tessearth format and its tensors are "
             f"not of the official layout"
         )
+    if header.get(OFFICIAL_CHECKSUM) not in (None, _digest("", tensors)):
+        raise WeightsError(f"{file} does not match the checksum in its header: it was changed or damaged")
     values = folder_config if official.is_official_config(folder_config) else official.infer_config(tensors, str(file))
     return _read_official(values, tensors, str(file), "official")
 
@@ -121,11 +126,15 @@ def _read_ours(header: Mapping[str, str], tensors: dict[str, Tensor], file: Path
         )
     if header.get("sha256") != _digest(header.get("config", ""), tensors):
         raise WeightsError(f"{file} does not match its own checksum: it was changed or damaged; fetch it again")
+    said = hashlib.sha256(header.get("provenance", "{}").encode()).hexdigest()
+    if header.get("provenance_sha256", said) != said:  # files from before there was one have none
+        raise WeightsError(f"{file} does not match its own checksum: what it says of its making was changed")
     try:
         config = EncoderConfig.from_dict(json.loads(header["config"]))
         provenance = json.loads(header.get("provenance", "{}"))
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{file} has a header that cannot be read: {error}") from None
+    _check_blocks(tensors, config, str(file))
     return Weights(config, _checked(tensors, config, str(file)), "tessearth", provenance)
 
 
@@ -137,6 +146,7 @@ def _read_official(values: Mapping[str, Any], tensors: dict[str, Tensor], source
         config = official.read_config(values, tensors, source)
     except ConfigError as error:
         raise WeightsError(f"{source}: config.json cannot be used: {error}") from None
+    _check_blocks(tensors, config, source)
     return Weights(config, _checked(official.read_state(tensors, config), config, source), layout, {})
 
 
@@ -157,6 +167,14 @@ def _read_checkpoint(file: Path) -> Weights:
     inferred = official.infer_config(tensors, str(file))
     named = {key: given[key] for key in official.CONFIG_KEYS if key in given} if isinstance(given, dict) else {}
     return _read_official({**inferred, **named}, tensors, str(file), "official checkpoint")
+
+
+def _check_blocks(tensors: Mapping[str, Tensor], config: EncoderConfig, source: str) -> None:
+    """Refuse a number of blocks that no tensors are there for, before as many are made."""
+    if config.num_blocks > len(tensors):
+        raise WeightsError(
+            f"{source}: its configuration says {config.num_blocks} blocks, it holds {len(tensors)} tensors"
+        )
 
 
 def _checked(state: Mapping[str, Tensor], config: EncoderConfig, source: str) -> dict[str, Tensor]:
@@ -229,7 +247,8 @@ def _description(config: EncoderConfig, provenance: Mapping[str, Any]) -> dict[s
 def _header(description: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, str]:
     """The description as safetensors metadata, which knows only text, with the checksum of what it belongs to."""
     header = {key: value if isinstance(value, str) else json.dumps(value) for key, value in description.items()}
-    return {**header, "sha256": _digest(header["config"], state)}
+    provenance = hashlib.sha256(header["provenance"].encode()).hexdigest()
+    return {**header, "sha256": _digest(header["config"], state), "provenance_sha256": provenance}
 
 
 def _digest(config: str, state: Mapping[str, Tensor]) -> str:

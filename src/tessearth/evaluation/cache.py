@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import DataError, OutputError
-from tessearth.files import cache_folder
+from tessearth.files import cache_folder, cache_path
 from tessearth.labels.prepared import read_prepared, write_prepared
 
 VERSION = 1
@@ -28,7 +28,10 @@ class EmbeddingCache:
     """A folder of embeddings."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.folder = cache_folder(NAME) if folder is None else folder
+        self.folder = cache_path(NAME) if folder is None else folder
+        if folder is None:
+            with contextlib.suppress(OutputError):  # then nothing is kept
+                self.folder = cache_folder(NAME)
         self.limit_bytes = limit_bytes
 
     def path(self, fingerprint: str, places: str) -> Path:

@@ -15,15 +15,14 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import numpy.lib.format as npy
 import numpy.typing as npt
-import safetensors
-import safetensors.torch
 
 from tessearth.coordinates import check_latlon
-from tessearth.errors import CoordinateError, DataError, UnknownNameError
+from tessearth.errors import CoordinateError, DataError, UnknownNameError, WeightsError
 from tessearth.evaluation.geoprior import SCORES_AT_ONCE, GeoPrior
 from tessearth.files import write_bytes
 from tessearth.inference.labelled_tables import read_labelled
 from tessearth.inference.retrieval import read_npz
+from tessearth.weight_files import read_sealed_tensors, seal_tensors
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -104,8 +103,7 @@ def save_prior(
 ) -> None:
     """Write a prior with the names of its classes and the model whose embeddings it reads."""
     header = {"format": FORMAT, "model": model, "fingerprint": fingerprint, "names": "\n".join(names)}
-    tensors = {"weight": prior.weight.cpu().contiguous(), "bias": prior.bias.cpu().contiguous()}
-    write_bytes(path, safetensors.torch.save(tensors, header))
+    write_bytes(path, seal_tensors({"weight": prior.weight, "bias": prior.bias}, header))
 
 
 class SavedPrior(NamedTuple):
@@ -140,13 +138,11 @@ class SavedPrior(NamedTuple):
 
 def load_prior(path: str | PathLike[str]) -> SavedPrior:
     """Read a prior that `save_prior` wrote."""
+    if not Path(path).exists():
+        raise DataError(f"there is no file {path}")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            header: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}") from None
-    except (OSError, safetensors.SafetensorError):
+        header, tensors = read_sealed_tensors(path)
+    except WeightsError:
         raise DataError(f"{path} is not a prior, or is damaged") from None
     weight, bias = tensors.get("weight"), tensors.get("bias")
     if header.get("format") != FORMAT or weight is None or bias is None or len(weight) != len(bias):

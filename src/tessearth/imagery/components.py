@@ -1,5 +1,6 @@
 """Principal components of stored features, kept beside them with their natural spectrum or a flatter one."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import safetensors.numpy
 
 from tessearth.errors import ConfigError
 from tessearth.files import atomic_write, write_bytes
-from tessearth.imagery.store import COMPONENTS, DIRECTIONS, FEATURES, feature_shape, open_array
+from tessearth.imagery.store import COMPONENTS, DIRECTIONS, FEATURES, chunk_sha256, feature_shape, open_array
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,8 +28,8 @@ def write_components(
 
     `balanced` first multiplies each source's features by one number, so that all have the same total variance and a
     feature's is 1 on average. `flattening` divides every component by so high a power of its deviation, taken relative
-    to the first one's, so that the first stays as it is. Returns what the manifest says of the components: their number
-    and the share of the variance they keep.
+    to the first one's, so that the first stays as it is. Returns what the manifest says of the components: how many
+    there are, the share of the variance they keep, and checksums.
     """
     features = open_array(path / FEATURES, feature_shape(manifest), manifest["dtype"])
     if width > features.shape[-1]:
@@ -40,16 +41,25 @@ def write_components(
     variance, directions = variance[::-1], _oriented(directions[:, ::-1]) * scale[:, None]
     directions = directions[:, :width] / _deviation(variance[:width]) ** flattening
     kept = {"mean": mean, "directions": directions.T, "variance": variance[:width]}
+    checksums = []
     with atomic_write(path / COMPONENTS) as file:
         shape = (*features.shape[:2], width)
         header = {"descr": features.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(features), step):
             centred = features[start : start + step].astype(np.float64) - mean
-            file.write(np.ascontiguousarray(centred @ directions).astype(features.dtype).data)
+            chunk = np.ascontiguousarray(centred @ directions).astype(features.dtype)
+            checksums.append(chunk_sha256(chunk))
+            file.write(chunk.data)
     narrow = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in kept.items()}
-    write_bytes(path / DIRECTIONS, safetensors.numpy.save(narrow))
-    return {"width": width, "share_of_variance": float(variance[:width].sum() / max(variance.sum(), 1e-300))}
+    content = safetensors.numpy.save(narrow)
+    write_bytes(path / DIRECTIONS, content)
+    return {
+        "width": width,
+        "share_of_variance": float(variance[:width].sum() / max(variance.sum(), 1e-300)),
+        "chunks": checksums,
+        "directions_sha256": hashlib.sha256(content).hexdigest(),
+    }
 
 
 def _moments(features: npt.NDArray[Any], training: npt.NDArray[np.int64], step: int) -> tuple[Floats, Floats]:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -148,7 +149,7 @@ def read_layers(name_or_path: str) -> list[dict[str, Any]]:
     while True:
         try:
             values = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
         base = values.pop("base", None)
         layers.insert(0, values)
@@ -171,7 +172,7 @@ def lay_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
 def find_recipe(name_or_path: str) -> Path:
     """A recipe's file: the path as it is, else by name among those that come with the package."""
     path = Path(name_or_path)
-    if path.is_file():
+    if os.path.exists(path) and path.is_file():  # a name too long for a path has no file, says only the first
         return path
     known = {
         found.relative_to(folder).with_suffix("").as_posix(): found

@@ -1,7 +1,7 @@
 """The feature store: features of many places as one memory-mapped array, with the places and a manifest beside it.
 
 STORE/
-manifest.json     what made it: recipe, sources, encoders, versions; shapes; checksums of every chunk
+manifest.json     what made it: recipe, sources, encoders, versions; shapes; checksums of every chunk and of itself
 places.parquet    lat, lon, and whether the place is held out for validation
 features.npy      (places, views, width), float16 or float32
 encoders/*        the fitted encoders, where they have weights of their own
@@ -31,6 +31,9 @@ COMPONENTS, DIRECTIONS, ENCODERS = "components.npy", "components.safetensors", "
 JOURNAL = "journal.jsonl"
 CHUNK_PLACES = 2048
 """Features are computed, written and checked so many places at a time."""
+CHECKSUM = "sha256"
+"""The manifest's entry about all its other entries."""
+NEEDED = ("recipe", "recipe_sha256", "places", "places_sha256", "views", "width", "dtype", "chunk_places", "complete")
 VERIFY_AT_ONCE = 2 * 2**30
 """Stores up to this many bytes are verified whole whenever they are opened; larger ones when asked."""
 
@@ -76,14 +79,21 @@ class FeatureStore:
         return np.flatnonzero(self.places.validation)
 
     def verify(self) -> None:
-        """Compare every chunk with the checksum it was written with."""
-        for number, expected in enumerate(self.manifest["chunks"]):
-            start = number * self.manifest["chunk_places"]
-            if chunk_sha256(self.features[start : start + self.manifest["chunk_places"]]) != expected:
-                stop = min(start + self.manifest["chunk_places"], len(self.latlon))
+        """Compare every chunk of features and components with the checksum it was written with."""
+        self._verify(FEATURES, self.features, self.manifest["chunks"])
+        if self.components is not None:  # stores from before components had checksums say none
+            self._verify(COMPONENTS, self.components, self.manifest["components"].get("chunks", []))
+            expected = self.manifest["components"].get("directions_sha256")
+            if expected is not None and _content_sha256(self.path / DIRECTIONS) != expected:
+                raise DataError(f"{self.path / DIRECTIONS} is damaged or missing; make the store again")
+
+    def _verify(self, name: str, array: npt.NDArray[Any], checksums: list[str]) -> None:
+        step = self.manifest["chunk_places"]
+        for start, expected in zip(range(0, len(array), step), checksums, strict=False):
+            if chunk_sha256(array[start : start + step]) != expected:
                 raise DataError(
-                    f"{self.path / FEATURES} is damaged: places {start} to {stop - 1} do not match their checksum; "
-                    f"make the store again"
+                    f"{self.path / name} is damaged: places {start} to {min(start + step, len(array)) - 1} do not "
+                    f"match their checksum; make the store again"
                 )
 
     def describe(self) -> dict[str, Any]:
@@ -123,7 +133,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads((path / MANIFEST).read_text("utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} is not a feature store: it has no {MANIFEST}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path / MANIFEST} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path / MANIFEST} does not describe a feature store")
@@ -131,12 +141,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path} is of format {manifest.get('format_version')}, this tessearth reads format {FORMAT_VERSION}"
         )
+    checksum = manifest.pop(CHECKSUM, None)  # manifests from before there was one have none
+    if checksum is not None and checksum != _manifest_sha256(manifest):
+        raise DataError(f"{path / MANIFEST} is damaged: it does not match its own checksum; make the store again")
+    missing = [key for key in (*NEEDED, *(["chunks"] if manifest.get("complete") else [])) if key not in manifest]
+    if missing:
+        raise DataError(f"{path / MANIFEST} is damaged: it has no {missing[0]}; make the store again")
     return manifest
 
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     """Replace the manifest in one step."""
-    write_bytes(path / MANIFEST, (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode())
+    whole = {**manifest, CHECKSUM: _manifest_sha256(manifest)}
+    write_bytes(path / MANIFEST, (json.dumps(whole, indent=2, sort_keys=True) + "\n").encode())
+
+
+def _manifest_sha256(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def feature_shape(manifest: dict[str, Any]) -> tuple[int, int, int]:
@@ -158,8 +179,8 @@ def read_places(path: Path, manifest: dict[str, Any]) -> Places:
         table = pq.read_table(path / PLACES, columns=["lat", "lon", "validation"])
         latlon = np.stack([table["lat"].to_numpy(), table["lon"].to_numpy()], axis=-1)
         places = Places(latlon, np.asarray(table["validation"].to_numpy(zero_copy_only=False), dtype=np.bool_))
-    except (OSError, pa.ArrowException) as error:
-        first = str(error).splitlines()[0]
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path / PLACES} cannot be read: {first}") from None
     if places_sha256(places) != manifest["places_sha256"]:
         raise DataError(f"{path / PLACES} was changed: it does not match the manifest; make the store again")
@@ -178,12 +199,21 @@ def chunk_sha256(features: npt.NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(features).data).hexdigest()
 
 
+def _content_sha256(path: Path) -> str:
+    """The checksum of a small file, empty when it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
 def open_array(path: Path, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
     """Map an array into memory and check its shape and type."""
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is damaged or missing: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # whatever damage makes the reader of array headers raise
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} is damaged or missing: {first}") from None
     if array.shape != shape or array.dtype != np.dtype(dtype):
         raise DataError(f"{path} is {array.shape} of {array.dtype}, the manifest says {shape} of {dtype}")
     return array

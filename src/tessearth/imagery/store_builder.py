@@ -2,7 +2,7 @@
 
 Work is divided into chunks of places whose size is part of the manifest, so a chunk's bytes do not depend on when or
 how often the run was interrupted. A chunk counts as done when its bytes are on disk and, after that, its checksum is in
-the journal; whatever else a kill leaves behind is written again.
+the journal; a run that goes on reads every such chunk back, and whatever is not as it was written is computed again.
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.files import locked_folder, remove_unfinished
+from tessearth.files import LOCK, locked_folder, remove_unfinished
 from tessearth.imagery.components import write_components
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.reading import PlaceReader, build_places, build_source, load_or_fit_encoder
@@ -39,7 +39,14 @@ from tessearth.imagery.store import (
     write_manifest,
     write_places,
 )
-from tessearth.imagery.store_files import ChunkFile, ChunkWriter, allocate_array, read_journal
+from tessearth.imagery.store_files import (
+    ChunkFile,
+    ChunkWriter,
+    allocate_array,
+    keep_intact,
+    read_journal,
+    restore_array,
+)
 
 Progress = Callable[[int, int], None]
 """Called with the number of places done and of all places."""
@@ -71,6 +78,9 @@ def build_store(
         return _open_finished(recipe, path)
     busy = DataError(f"another process is making {path}; wait for it, or choose another --out")
     with locked_folder(path, busy=busy):
+        if is_store(path) and read_manifest(path)["complete"]:  # another process finished it a moment ago
+            (path / LOCK).unlink(missing_ok=True)
+            return _open_finished(recipe, path)
         remove_unfinished(path, path / ENCODERS)
         first = recipe.sources[0]
         sources = [build_source(each) for each in recipe.sources]
@@ -82,7 +92,7 @@ def build_store(
         manifest = _prepare(recipe, path, workers, places, chunk_places)
         checksums = _fill(recipe, path, manifest, workers, places, readers, progress)
         _finish(recipe, path, manifest, checksums, places)
-        (path / ".lock").unlink(missing_ok=True)
+        (path / LOCK).unlink(missing_ok=True)
     return FeatureStore(path, verify=False)  # its checksums were taken from these very bytes a moment ago
 
 
@@ -120,12 +130,14 @@ def _prepare(
     manifest = json.loads(json.dumps(manifest))
     if is_store(path):
         _check_same_making(read_manifest(path), manifest, path)
+        write_places(path, places)  # whatever became of the file meanwhile
+        restore_array(path / FEATURES, feature_shape(manifest), recipe.dtype)
         return manifest
     if (path / FEATURES).exists() and not (path / JOURNAL).exists():
         raise OutputError(f"{path} holds a {FEATURES} but no manifest; choose an empty folder")
     write_places(path, places)
+    write_manifest(path, manifest)  # before the array: one without a manifest would be taken for somebody else's
     allocate_array(path / FEATURES, feature_shape(manifest), recipe.dtype)
-    write_manifest(path, manifest)
     return manifest
 
 
@@ -134,7 +146,7 @@ def _check_same_making(old: dict[str, Any], new: dict[str, Any], path: Path) -> 
     if old["recipe_sha256"] != new["recipe_sha256"]:
         raise DataError(_other_recipe(path))
     for key in ("places_sha256", "sources", "made_with", "chunk_places", "widths"):
-        if old[key] != new[key]:
+        if old.get(key) != new[key]:
             raise DataError(f"{path} was begun with other {key.replace('_', ' ')}; remove it and begin again")
 
 
@@ -149,7 +161,7 @@ def _fill(
 ) -> list[str]:
     """Compute every chunk that the journal does not have yet; the checksums of all."""
     size, total = manifest["chunk_places"], manifest["places"]
-    done = read_journal(path, -(-total // size))
+    done = keep_intact(path, manifest, read_journal(path, -(-total // size)))
     waiting = [number for number in range(-(-total // size)) if number not in done]
     reader = PlaceReader([worker.source for worker in workers], places.latlon, recipe)
     report = progress or (lambda finished, of: None)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import OutputError
-from tessearth.imagery.store import FEATURES, JOURNAL, chunk_sha256, feature_shape
+from tessearth.errors import DataError, OutputError
+from tessearth.imagery.store import FEATURES, JOURNAL, chunk_sha256, feature_shape, open_array
 
 COMMIT_SECONDS = 2.0
 """How much work, at most, a kill can cost besides the chunk at hand."""
@@ -34,6 +34,25 @@ def allocate_array(path: Path, shape: tuple[int, int, int], dtype: str) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise OutputError(f"cannot reserve room for {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def restore_array(path: Path, shape: tuple[int, int, int], dtype: str) -> None:
+    """Make an array that was damaged beyond reading, or is gone, anew; one that can be read stays as it is."""
+    try:
+        open_array(path, shape, dtype)
+    except DataError:
+        allocate_array(path, shape, dtype)
+
+
+def keep_intact(path: Path, manifest: dict[str, Any], done: dict[int, str]) -> dict[int, str]:
+    """Of the chunks the journal speaks of, those that lie on disk as they were written."""
+    features = open_array(path / FEATURES, feature_shape(manifest), manifest["dtype"])
+    size = manifest["chunk_places"]
+    return {
+        number: checksum
+        for number, checksum in done.items()
+        if chunk_sha256(features[number * size : (number + 1) * size]) == checksum
+    }
 
 
 class ChunkFile:

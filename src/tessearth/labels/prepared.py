@@ -2,9 +2,11 @@
 
 A prepared file is a safetensors file. Its name carries the version of this format and a hash of everything it was made
 from, so a new package makes a new file; what is damaged is made again. Several programs may prepare the same file at
-once: each writes its own and the last rename wins, with the same content.
+once: each writes its own and the last rename wins, with the same content. Where the cache cannot be written, things are
+made each time and kept in memory.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +18,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from tessearth.errors import DataError
-from tessearth.files import cache_folder, write_bytes
+from tessearth.errors import DataError, OutputError
+from tessearth.files import cache_folder, cache_path, write_bytes
 from tessearth.labels.sources import check_source, describe_source, source_hashes
 
 VERSION = 1
@@ -46,7 +48,9 @@ def prepared_path(name: str, sources: Sequence[str], settings: Mapping[str, Any]
         "files": {source: source_hashes(source) for source in sources},
     }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return cache_folder("labels") / f"{name}-v{VERSION}-{digest[:16]}.safetensors"
+    with contextlib.suppress(OutputError):  # one that cannot be made is said where something has to be written
+        cache_folder("labels")
+    return cache_path("labels") / f"{name}-v{VERSION}-{digest[:16]}.safetensors"
 
 
 def load_prepared(
@@ -64,8 +68,20 @@ def load_prepared(
     for source in sources:
         check_source(source)
     arrays, about = build()
-    write_prepared(path, arrays, {**about, "sources": [describe_source(source) for source in sources]})
+    described = {**about, "sources": [describe_source(source) for source in sources]}
+    try:
+        write_prepared(path, arrays, described)
+    except OutputError:
+        return _in_memory(arrays, described)
     return read_prepared(path)
+
+
+def _in_memory(arrays: Arrays, about: Mapping[str, Any]) -> Prepared:
+    """What would be read back, had it been written."""
+    kept = {name: np.array(array) for name, array in arrays.items()}
+    for array in kept.values():
+        array.setflags(write=False)
+    return Prepared(kept, json.loads(json.dumps(about)))
 
 
 def write_prepared(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:

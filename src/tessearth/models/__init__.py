@@ -102,7 +102,7 @@ def locate(model: str | os.PathLike[str]) -> Path:
     from tessearth.models.hub import fetch, is_hub_id
 
     path = Path(model)
-    if path.exists():
+    if os.path.exists(path):
         return path
     if isinstance(model, str) and is_hub_id(model):
         return fetch(model)

@@ -1,5 +1,6 @@
 """Models from the Hugging Face hub: only ever the one the user named."""
 
+import os
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
 def is_hub_id(model: str) -> bool:
     """Whether a name reads as owner/name or owner/name@revision; below a folder that exists it is a mistyped path."""
-    return bool(_HUB_ID.fullmatch(model)) and not Path(model).parent.exists()
+    return bool(_HUB_ID.fullmatch(model)) and not os.path.exists(Path(model).parent)
 
 
 def fetch(model: str) -> Path:

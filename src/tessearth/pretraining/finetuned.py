@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -25,6 +23,7 @@ from tessearth.inference.named import load_base
 from tessearth.labels.table import Kind
 from tessearth.pretraining.label_head import LabelHead
 from tessearth.pretraining.location_side import TrainableEncoder, save_encoder
+from tessearth.weight_files import read_sealed_tensors, seal_tensors
 
 ENCODER, HEAD, METRICS = "encoder.safetensors", "head.safetensors", "metrics.jsonl"
 FORMAT, FORMAT_VERSION = "tessearth-label-head", "1"
@@ -72,8 +71,7 @@ class FineTuned:
             "hidden_dim": str(self.head.entry.out_features if self.head.entry is not None else 0),
             "about": json.dumps(self.about),
         }
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.head.state_dict().items()}
-        write_bytes(folder / HEAD, safetensors.torch.save(state, header))
+        write_bytes(folder / HEAD, seal_tensors(self.head.state_dict(), header))
 
 
 @torch.no_grad()
@@ -88,9 +86,7 @@ def load_finetuned(path: str | Path, device: torch.device | None = None) -> Fine
     if not file.is_file():
         raise DataError(f"{path} holds no fine-tuned model: it has no {HEAD}; tessearth finetune makes one")
     try:
-        with safetensors.safe_open(file, "pt") as opened:
-            header = opened.metadata() or {}
-            state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        header, state = read_sealed_tensors(file)
         if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
             raise WeightsError(f"{file} is no head of format {FORMAT_VERSION}")
         outputs, width = state["linear.weight"].shape
@@ -98,7 +94,7 @@ def load_finetuned(path: str | Path, device: torch.device | None = None) -> Fine
         head = LabelHead(kind, width, outputs, int(header["hidden_dim"]))
         head.load_state_dict(state, strict=True)
         classes, about = tuple(json.loads(header["classes"])), json.loads(header["about"])
-    except (OSError, safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
+    except (KeyError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or ["unreadable"])[0]
         raise error if isinstance(error, WeightsError) else WeightsError(f"{file} is damaged: {reason}") from None
     chosen = device or torch.device("cpu")

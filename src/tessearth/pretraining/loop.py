@@ -259,7 +259,9 @@ def _open_store(
         if build_on is None:
             return FeatureStore(path)
         return build_store(recipe.features, path, device=build_on, progress=looking)
-    opened = store if isinstance(store, FeatureStore) else FeatureStore(store)
+    # However large it is: a run takes hours, and nothing of it could be trusted if the features were not.
+    first = build_on is not None
+    opened = store if isinstance(store, FeatureStore) else FeatureStore(store, verify=first)
     wanted = recipe.features.to_dict() if recipe.features else None
     difference = wanted and first_difference(opened.recipe.to_dict(), wanted, "features")
     if difference:

@@ -23,18 +23,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.files import atomic_write, locked_folder, remove_unfinished, write_bytes
+from tessearth.inference.retrieval import read_npz
 from tessearth.pretraining.location_side import TrainableEncoder, save_encoder
 from tessearth.pretraining.recipe import Recipe
 from tessearth.pretraining.recipe_files import first_difference, to_toml
 from tessearth.settings import from_plain
 from tessearth.version import __version__
+from tessearth.weight_files import read_sealed_tensors, seal_tensors
 
 RECIPE, ENVIRONMENT, METRICS, CHECKPOINT = "recipe.toml", "environment.json", "metrics.jsonl", "checkpoint.safetensors"
 TRAJECTORIES, STORE, TENSORBOARD = "trajectories.npz", "features", "tensorboard"
@@ -110,11 +110,9 @@ class RunFolder:
         if not file.is_file():
             return None
         try:
-            with safetensors.safe_open(file, "pt") as opened:
-                header = opened.metadata() or {}
-                state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        except (OSError, safetensors.SafetensorError) as error:
-            raise WeightsError(f"{file} is damaged: {str(error).splitlines()[0]}; remove it to begin again") from None
+            header, state = read_sealed_tensors(file)
+        except WeightsError as error:
+            raise WeightsError(f"{error}; remove it to begin again") from None
         shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
         if header.get("format") != CHECKPOINT_FORMAT or {n: tuple(t.shape) for n, t in state.items()} != shapes:
             raise WeightsError(f"{file} is not a checkpoint of this recipe; remove it to begin again")
@@ -124,9 +122,8 @@ class RunFolder:
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint in one step."""
         progress = json.dumps({"step": checkpoint.step, "best": checkpoint.best})
-        state = {name: tensor.cpu().contiguous() for name, tensor in checkpoint.state.items()}
-        content = safetensors.torch.save(state, {"format": CHECKPOINT_FORMAT, "progress": progress})
-        write_bytes(self.path / CHECKPOINT, content)
+        header = {"format": CHECKPOINT_FORMAT, "progress": progress}
+        write_bytes(self.path / CHECKPOINT, seal_tensors(checkpoint.state, header))
 
     def save_weights(self, name: str, encoder: TrainableEncoder, provenance: Mapping[str, Any]) -> None:
         """Replace the weights called best or last."""
@@ -148,11 +145,11 @@ class RunFolder:
         if not file.is_file():
             return Trajectory([], [], [])
         try:
-            with np.load(file, allow_pickle=False) as found:
-                kept = found["steps"] < step
-                steps, positions, sharpness = (found[name][kept] for name in Trajectory._fields)
-        except (OSError, ValueError, KeyError) as error:
-            raise DataError(f"{file} is damaged: {error}; remove it to go on without it") from None
+            found = read_npz(file, Trajectory._fields)
+            kept = found["steps"] < step
+            steps, positions, sharpness = (found[name][kept] for name in Trajectory._fields)
+        except (DataError, IndexError) as error:
+            raise DataError(f"{error}; remove it to go on without it") from None
         return Trajectory(steps.tolist(), list(positions), list(sharpness))
 
     def forget_after(self, step: int) -> None:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-import safetensors
-import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +19,7 @@ from tessearth.files import write_bytes
 from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain, tensors_sha256
 from tessearth.imagery.image_encoders.rcf_filters import band_moments, draw_patches, pooled, standardise, whiten
 from tessearth.settings import from_plain
+from tessearth.weight_files import read_sealed_tensors, seal_tensors
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
@@ -180,18 +179,12 @@ class RandomConvolution(FrozenEncoder):
     def save(self, path: str | Path) -> None:
         """Write filters, settings and seed as one safetensors file."""
         record = json.dumps({"settings": plain(self.settings), "seed": self.seed})
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}
-        write_bytes(path, safetensors.torch.save(tensors, {"rcf": record}))
+        write_bytes(path, seal_tensors(self.state_dict(), {"rcf": record}))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an encoder `save` wrote; anything else is a WeightsError."""
-        try:
-            with safetensors.safe_open(str(path), "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, safetensors.SafetensorError) as error:
-            raise WeightsError(f"{path} cannot be read as a safetensors file: {error}") from error
+        metadata, tensors = read_sealed_tensors(path)
         if "rcf" not in metadata:
             raise WeightsError(f"{path} holds no random convolutional features; write such a file with save()")
         record = json.loads(metadata["rcf"])

@@ -21,6 +21,12 @@ RASTERIO_SUFFIXES = {".tif", ".tiff", ".vrt"}
 TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
 DECODERS = {"rasterio", "PIL"}
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
+"""Pictures; among what else Pillow opens there are formats that start another program."""
+MOST_BLOCK_BYTES = 2**29
+"""Of what a raster file stores as one piece, and so is decoded as one."""
+MOST_PATCH_BYTES = 2**28
+"""Of a patch, which is read whole."""
 _bomb_limit = threading.Lock()
 _warning_filters = threading.Lock()
 
@@ -100,9 +106,12 @@ def open_raster(path: str | Path) -> Iterator[Any]:
     Datasets belong to one thread; opening for each batch keeps readers free to move between threads and processes.
     """
     rasterio = require("rasterio", extra="geo", what="reading GeoTIFF")
+    # By name, because GDAL would else believe the content: a "tif" may hold the address of a server, or any file's.
+    driver = "VRT" if Path(path).suffix.lower() == ".vrt" else "GTiff"
     with damage_named(str(path)), _quiet_about_missing_places(rasterio):
-        dataset = rasterio.open(path)
+        dataset = rasterio.open(path, driver=driver)
     with dataset:
+        _check_raster(dataset, str(path))
         yield dataset
 
 
@@ -137,7 +146,8 @@ def _open_pillow(file: Any, name: str, *, trusted: bool = False) -> Any:
         limit = pillow.MAX_IMAGE_PIXELS
         try:
             pillow.MAX_IMAGE_PIXELS = None if trusted else limit
-            return pillow.open(file)
+            pillow.init()  # formats are known by name from here on
+            return pillow.open(file, formats=FORMATS)
         except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
             raise DataError(f"{name} is refused: {error} If you know its origin, pass trusted=True") from error
         finally:
@@ -152,9 +162,28 @@ def _decode_tiff(content: bytes, name: str) -> npt.NDArray[Any]:
     rasterio = require("rasterio", extra="geo", what="reading TIFF patches")
     with damage_named(name), rasterio.MemoryFile(content) as memory:
         with _quiet_about_missing_places(rasterio):
-            dataset = memory.open()
+            dataset = memory.open(driver="GTiff")
         with dataset:
+            _check_raster(dataset, name)
+            if _num_bytes(dataset, (dataset.height, dataset.width)) > MOST_PATCH_BYTES:
+                raise DataError(f"{name} has {dataset.width} x {dataset.height} pixels: that is no patch")
             return np.asarray(dataset.read())
+
+
+def _check_raster(dataset: Any, name: str) -> None:
+    """Refuse what cannot be read within bounds: a raster without area, or in blocks of any size a header may claim."""
+    if abs(dataset.transform.determinant) == 0 or not np.isfinite(tuple(dataset.transform)).all():
+        raise DataError(f"{name} has pixels without area: its transform is {tuple(dataset.transform)[:6]}")
+    largest = max(dataset.block_shapes, key=lambda shape: shape[0] * shape[1])
+    if _num_bytes(dataset, largest) > MOST_BLOCK_BYTES:
+        raise DataError(
+            f"{name} is stored in blocks of {largest[1]} x {largest[0]} pixels, which fill the memory; tile it first: "
+            f"gdal_translate -co TILED=YES"
+        )
+
+
+def _num_bytes(dataset: Any, shape: tuple[int, int]) -> int:
+    return int(dataset.count * shape[0] * shape[1] * max(np.dtype(kind).itemsize for kind in dataset.dtypes))
 
 
 @contextlib.contextmanager

@@ -29,6 +29,13 @@ NOT_THERE = {204, 404, 410}
 """Answers by which a server says that it has no such tile."""
 WORTH_RETRYING = {408, 429, 500, 502, 503, 504}
 MOST_BYTES = 16 * 2**20
+"""Of one tile, from a server or a file."""
+READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
+STEPS_AT_ONCE = 100_000
+MOST_STEPS = 200_000_000
+"""Of SQLite's machine for one question, some seconds: finding a tile by an index takes a few dozen."""
+DEADLINE = 3.0
+"""A tile may take so many times as long as the server may be silent; one that trickles in is asked for again."""
 
 
 class Tile(NamedTuple):
@@ -74,6 +81,10 @@ def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool =
     if re.match(r"[a-z]+://", text, re.IGNORECASE):
         return UrlTiles.of(text, max_zoom=max_zoom, tms=tms)
     path = Path(location)
+    if not os.path.exists(path):  # unlike the path's own test, it knows names that are too long
+        raise DataError(
+            f"there are no tiles at {location}: give an .mbtiles file, a folder of z/x/y.png or a URL template"
+        )
     if path.is_file():
         return MBTiles.of(path, max_zoom=max_zoom)
     if path.is_dir():
@@ -92,10 +103,14 @@ class MBTiles:
     def of(cls, path: Path, *, max_zoom: int | None = None) -> "MBTiles":
         """Open a file and find its zooms."""
         with _connect(path) as connection:
-            lowest, highest = connection.execute("select min(zoom_level), max(zoom_level) from tiles").fetchone()
-            kind = connection.execute("select value from metadata where name = 'format'").fetchone()
+            # Each on its own, so that an index answers it.
+            query = "select (select min(zoom_level) from tiles), (select max(zoom_level) from tiles)"
+            lowest, highest = _first_row(connection, query) or (None, None)
+            kind = _first_row(connection, "select value from metadata where name = 'format'")
         if lowest is None:
             raise DataError(f"{path} holds no tiles")
+        if not (isinstance(lowest, int) and isinstance(highest, int)):
+            raise DataError(f"{path} has zoom levels from {lowest!r} to {highest!r}, not whole numbers")
         if kind is not None and kind[0] in {"pbf", "mvt"}:
             raise DataError(f"{path} holds vector tiles ({kind[0]}), not pictures")
         return cls(path, _zoom_range(int(lowest), int(highest), max_zoom))
@@ -109,22 +124,56 @@ class MBTiles:
         """The encoded tiles in the order asked for, None for those that are not there."""
         query = "select tile_data from tiles where zoom_level = ? and tile_column = ? and tile_row = ?"
         with _connect(self.path) as connection:
-            found = [connection.execute(query, tile.flipped()).fetchone() for tile in tiles]
-        contents = [row[0] if row else None for row in found]
-        return [content.encode() if isinstance(content, str) else content or None for content in contents]
+            found = [_first_row(connection, query, tile.flipped()) for tile in tiles]
+        return [self._content(row[0], tile) if row else None for row, tile in zip(found, tiles, strict=True)]
 
     def describe(self) -> dict[str, Any]:
         """The file's record."""
         return {"store": "mbtiles", "files": [fingerprint(self.path)]}
 
+    def _content(self, content: object, tile: Tile) -> bytes | None:
+        if isinstance(content, str):
+            return content.encode("utf-8", "replace") or None
+        if content is not None and not isinstance(content, bytes):
+            raise DataError(f"tile {tile} of {self.path} is a {type(content).__name__}, not a picture")
+        return content or None
+
 
 @contextlib.contextmanager
 def _connect(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a file to read what it holds and no more: its views may be anybody's SQL."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute("pragma trusted_schema = off")
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+            connection.set_authorizer(_allow_reading)
+            connection.text_factory = lambda text: text.decode("utf-8", "replace")
             yield connection
-    except sqlite3.Error as error:
-        raise DataError(f"cannot read {path} as MBTiles: {error}") from error
+    except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:
+        reason = "a view in it asks for endless work, or it has no index" if str(error) == "interrupted" else error
+        raise DataError(f"cannot read {path} as MBTiles: {reason}") from error
+
+
+def _first_row(connection: sqlite3.Connection, query: str, values: Sequence[int] = ()) -> tuple[Any, ...] | None:
+    connection.set_progress_handler(_Effort(), STEPS_AT_ONCE)
+    row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
+    return row
+
+
+def _allow_reading(action: int, *_: object) -> int:
+    """Views are part of the format; one that calls itself may never end."""
+    return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
+
+
+class _Effort:
+    """Counts the steps of SQLite's machine; time spent waiting for a disk is not the file's fault."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def __call__(self) -> bool:
+        self.steps += STEPS_AT_ONCE
+        return self.steps > MOST_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +289,7 @@ def _fetch(url: str, timeout_s: float) -> bytes | None:
         with _web_only().open(request, timeout=timeout_s) as answer:
             if answer.status in NOT_THERE:
                 return None
-            content: bytes = answer.read(MOST_BYTES + 1)
+            content = _read_whole(answer, time.monotonic() + DEADLINE * timeout_s)
     except urllib.error.HTTPError as error:
         with error:
             if error.code in NOT_THERE:
@@ -249,6 +298,19 @@ def _fetch(url: str, timeout_s: float) -> bytes | None:
     if len(content) > MOST_BYTES:
         raise DataError(f"{_public(url)} is larger than {MOST_BYTES // 2**20} MB; that is no tile")
     return content or None
+
+
+def _read_whole(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """The body of an answer, up to a little more than a tile may have; one that was cut short is no answer."""
+    content = b""
+    while len(content) <= MOST_BYTES and (more := answer.read1(2**16)):
+        content += more
+        if time.monotonic() > deadline:
+            raise TimeoutError("it came too slowly")
+    promised = answer.headers.get("Content-Length", "")
+    if promised.isdecimal() and len(content) < min(int(promised), MOST_BYTES):
+        raise http.client.IncompleteRead(content, int(promised) - len(content))
+    return content
 
 
 def _web_only() -> urllib.request.OpenerDirector:
