@@ -32,6 +32,7 @@ FORMAT = "tessearth"
 FORMAT_VERSION = 1
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
+HUGE = 2**20
 OFFICIAL_CHECKSUM = "tessearth_sha256"
 """What we add to the header of the official layout, whose other readers pass over it."""
 
@@ -134,7 +135,7 @@ def _read_ours(header: Mapping[str, str], tensors: dict[str, Tensor], file: Path
         provenance = json.loads(header.get("provenance", "{}"))
     except (ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{file} has a header that cannot be read: {error}") from None
-    _check_blocks(tensors, config, str(file))
+    _check_sizes(tensors, config, str(file))
     return Weights(config, _checked(tensors, config, str(file)), "tessearth", provenance)
 
 
@@ -146,7 +147,7 @@ def _read_official(values: Mapping[str, Any], tensors: dict[str, Tensor], source
         config = official.read_config(values, tensors, source)
     except ConfigError as error:
         raise WeightsError(f"{source}: config.json cannot be used: {error}") from None
-    _check_blocks(tensors, config, source)
+    _check_sizes(tensors, config, source)
     return Weights(config, _checked(official.read_state(tensors, config), config, source), layout, {})
 
 
@@ -169,11 +170,15 @@ def _read_checkpoint(file: Path) -> Weights:
     return _read_official({**inferred, **named}, tensors, str(file), "official checkpoint")
 
 
-def _check_blocks(tensors: Mapping[str, Tensor], config: EncoderConfig, source: str) -> None:
-    """Refuse a number of blocks that no tensors are there for, before as many are made."""
-    if config.num_blocks > len(tensors):
+def _check_sizes(tensors: Mapping[str, Tensor], config: EncoderConfig, source: str) -> None:
+    """Refuse huge sizes that no tensor in the file has before anything is made of them; others are named one by one."""
+    widths = [config.output_dim, config.hidden_dim, config.num_tokens, config.coordinate_octaves]
+    widths += [size for one in config.tessellations for size in (one.num_sites, one.site_dim)]
+    largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    if max(widths) > max(HUGE, largest) or config.num_blocks > len(tensors):
         raise WeightsError(
-            f"{source}: its configuration says {config.num_blocks} blocks, it holds {len(tensors)} tensors"
+            f"{source}: its configuration asks for sizes up to {max(widths)} and {config.num_blocks} blocks; "
+            f"its {len(tensors)} tensors have sizes up to {largest}"
         )
 
 
@@ -232,7 +237,7 @@ def _parse(content: bytes, file: Path) -> tuple[dict[str, str], dict[str, Tensor
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise WeightsError(f"{file} is damaged, cut short or not safetensors: {_first_line(error)}") from None
     (length,) = struct.unpack("<Q", content[:8])
-    return json.loads(content[8 : 8 + length]).get("__metadata__", {}), tensors
+    return json.loads(content[8 : 8 + length]).get("__metadata__") or {}, tensors
 
 
 def _description(config: EncoderConfig, provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class FastVoronoi:
 
     def _activate(self, xyz: Tensor, fine: Tensor, ways: list[Way]) -> Tensor:
         """The head's first activation, (H, N)."""
-        mixed = self.folded.offset[:, None].expand(-1, len(xyz)).contiguous()
+        mixed = self.folded.offset[:, None].repeat(1, len(xyz))  # a copy even for one place: what follows writes to it
         for mixture, way in zip(self.mixtures, ways, strict=True):
             mixture.add_to(mixed, xyz, fine, way)
         features = self.encoder.coordinate_features(xyz) if self.config.coordinate_octaves else None
