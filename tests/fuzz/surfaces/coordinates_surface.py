@@ -124,9 +124,10 @@ def _frame(of: Any, dtype: Any) -> Any:
 
 
 def _arrow(of: Any, dtype: Any) -> Any:
+    import numpy as np
     import pyarrow as pa
 
-    return pa.array(of)
+    return pa.array(np.asarray(of, dtype=float).tolist())  # Arrow itself gives up on types thousands of levels deep
 
 
 def _masked(of: Any, dtype: Any) -> Any:

@@ -79,6 +79,8 @@ def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
 def _odd_tag(random: Random, content: bytearray) -> None:
     """Another tag, type, count or value in one entry of the first directory, or in what it points to."""
     (start,) = struct.unpack_from("<I", content, 4)
+    if start + 2 > len(content):  # an earlier change led it astray
+        return
     (count,) = struct.unpack_from("<H", content, start)
     at = start + 2 + 12 * random.randrange(min(count, 64) or 1)
     if at + 12 > len(content):

@@ -85,7 +85,8 @@ class GeoTiff:
         places = as_places(latlon)
         result = np.empty((len(places), len(self._bands), self.size, self.size), dtype=np.float32)
         with open_raster(self.path) as dataset:
-            to_pixels = _projection(dataset)
+            with damage_named(self.path):  # a projection may be named that nobody can compute
+                to_pixels = _projection(dataset)
             self._check_inside(dataset, places, to_pixels)
             for place, tile in zip(places, result, strict=True):
                 tile[:] = self._read_tile(dataset, place[None], to_pixels)
@@ -117,7 +118,8 @@ class GeoTiff:
         if outside.any():
             row = int(outside.argmax())
             lat, lon = places[row]
-            west, south, east, north = _bounds_in_degrees(dataset)
+            with damage_named(self.path):
+                west, south, east, north = _bounds_in_degrees(dataset)
             raise DataError(
                 f"place {row} at lat {lat:.6g}, lon {lon:.6g} is outside {self.path}, "
                 f"which covers lat {south:.6g} to {north:.6g}, lon {west:.6g} to {east:.6g}"

@@ -20,7 +20,7 @@ from tessearth.packages import require
 RASTERIO_SUFFIXES = {".tif", ".tiff", ".vrt"}
 TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
-DECODERS = {"rasterio", "PIL"}
+DECODERS = {"rasterio", "PIL", "pyproj"}
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
 """Pictures; among what else Pillow opens there are formats that start another program."""
 MOST_BLOCK_BYTES = 2**29
