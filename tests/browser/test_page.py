@@ -27,6 +27,18 @@ def globe(page: Any) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
 
 
+def settled_globe(page: Any) -> np.ndarray:
+    """The globe's pixels once they have stayed the same for a second: finer tiles come behind the first picture."""
+    pixels, same = globe(page), 0
+    for _ in range(100):
+        page.wait_for_timeout(200)
+        before, pixels = pixels, globe(page)
+        same = same + 1 if difference(before, pixels) < 0.02 else 0
+        if same == 5:
+            return pixels
+    raise AssertionError("the globe does not come to rest within twenty seconds")
+
+
 def until(page: Any, holds: str) -> None:
     """Wait for an expression to hold; the page's own rules forbid it to evaluate text, so it is asked from outside."""
     for _ in range(1200):
@@ -38,7 +50,7 @@ def until(page: Any, holds: str) -> None:
 
 def until_it_differs(page: Any, other: np.ndarray, least: float) -> np.ndarray:
     """The globe's pixels as soon as they are so far from others, on the mean."""
-    for _ in range(40):
+    for _ in range(150):
         pixels = globe(page)
         if difference(pixels, other) > least:
             return pixels
@@ -48,7 +60,7 @@ def until_it_differs(page: Any, other: np.ndarray, least: float) -> np.ndarray:
 
 def until_it_equals(page: Any, other: np.ndarray, most: float) -> None:
     """Wait until the globe looks as it did."""
-    for _ in range(40):
+    for _ in range(150):
         left = difference(globe(page), other)
         if left < most:
             return
@@ -107,7 +119,7 @@ def test_a_click_on_paris_reads_france_and_finds_places_alike(visit: Visit) -> N
 
 def test_every_layer_paints_its_own_picture_and_legend(visit: Visit) -> None:
     page = visit.open(f"{PARIS}&tab=map&layer=none")
-    bare = globe(page)
+    bare = settled_globe(page)
     titles = set()
     for layer in LAYERS[1:]:
         page.locator(f"#layer-{layer}").check()
@@ -115,12 +127,12 @@ def test_every_layer_paints_its_own_picture_and_legend(visit: Visit) -> None:
         titles.add(page.locator("#legend h2").inner_text())
     assert len(titles) == len(LAYERS) - 1
     page.locator("#layer-none").check()
-    until_it_equals(page, bare, 0.3)
+    until_it_equals(page, bare, 2.5)  # every layer differed by more
 
 
 def test_sites_cells_and_borders_lie_over_the_map(visit: Visit) -> None:
     page = visit.open("#layer=none&over=&tab=map&at=30,10&zoom=2")
-    bare = globe(page)
+    bare = settled_globe(page)
     for overlay in ("borders", "sites", "cells"):
         page.locator(f"#over-{overlay}").check()
         until_it_differs(page, bare, 0.3)
@@ -132,7 +144,7 @@ def test_the_slider_moves_the_sites(visit: Visit) -> None:
     page = visit.open("#layer=none&over=migration&at=30,10&zoom=2")
     page.wait_for_selector("#step")
     assert page.locator("#step-words").inner_text() == "step 30"
-    last = globe(page)
+    last = settled_globe(page)
     page.locator("#step").focus()
     page.keyboard.press("Home")
     assert page.locator("#step-words").inner_text() == "step 0"
