@@ -168,14 +168,24 @@ def _remove_abandoned(target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
+def disk_errors_named(what: str, then: str) -> Iterator[None]:
+    """Whatever the disk refuses becomes one line: what could not be written, why, and how things stand `then`."""
     try:
         yield
     except OutputError:
         raise
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise OutputError(f"cannot write {path}: {reason}; nothing was left half-written") from error
+        raise OutputError(f"cannot write {what}: {reason}; {then}") from error
+
+
+def keeping_what_is_finished(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """The same for long work in a folder, which the same command goes on with."""
+    return disk_errors_named(f"to {folder}", "what was finished is kept, run it again to go on")
+
+
+def _named_errors(path: Path) -> contextlib.AbstractContextManager[None]:
+    return disk_errors_named(str(path), "nothing was left half-written")
 
 
 def _is_stream(path: Path) -> bool:

@@ -116,7 +116,7 @@ MUTATIONS = [
     ),
     Mutation(
         "full disk: a raster says what is kept",
-        "inference/raster_job.py",
+        "files.py",
         "    except OutputError:\n        raise\n    except OSError as error:\n",
         "    except OSError:\n        raise\n    except ZeroDivisionError as error:\n",
         f"{FULL_DISK}[raster zarr]",

@@ -1,12 +1,10 @@
 """The features of a store on their way to disk: room reserved first, chunks in place, a journal of what is safe."""
 
-import contextlib
 import json
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import DataError, OutputError
+from tessearth.files import keeping_what_is_finished
 from tessearth.imagery.store import FEATURES, JOURNAL, chunk_sha256, feature_shape, open_array
 
 COMMIT_SECONDS = 2.0
@@ -84,7 +83,7 @@ class ChunkFile:
         offset = number * self.manifest["chunk_places"] * views * width * features.dtype.itemsize
         content = np.ascontiguousarray(features).data.cast("B")
         checksum = chunk_sha256(features)
-        with _named_errors(self.path):
+        with keeping_what_is_finished(self.path):
             while content:
                 written = os.pwrite(self._file.fileno(), content, self._start + offset)
                 content, offset = content[written:], offset + written
@@ -97,7 +96,7 @@ class ChunkFile:
     def _commit(self) -> None:
         """First the bytes reach the disk, then the word that they are there."""
         if self._uncommitted:
-            with _named_errors(self.path), open(self.path / JOURNAL, "ab") as journal:
+            with keeping_what_is_finished(self.path), open(self.path / JOURNAL, "ab") as journal:
                 os.fsync(self._file.fileno())
                 for number, checksum in self._uncommitted:
                     journal.write(json.dumps({"chunk": number, "sha256": checksum}).encode() + b"\n")
@@ -157,14 +156,3 @@ def read_journal(path: Path, chunks: int) -> dict[int, str]:
         except (ValueError, KeyError, TypeError):
             continue
     return done
-
-
-@contextlib.contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OutputError(
-            f"cannot write to {path}: {reason}; what was finished is kept, run it again to go on"
-        ) from error

@@ -5,7 +5,6 @@ run goes on, every window in the journal is read back and compared, so it does n
 or a disk kept: whatever is not as it was written is computed again.
 """
 
-import contextlib
 import hashlib
 import json
 import shutil
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tessearth.errors import DataError, OutputError
-from tessearth.files import write_bytes
+from tessearth.files import keeping_what_is_finished, write_bytes
 from tessearth.inference.raster_values import Array, StoredWindow
 
 PLAN, JOURNAL = "plan.json", "journal.jsonl"
@@ -156,20 +155,6 @@ def _plan_sha256(plan: dict[str, Any], fitted: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps([plan, fitted], sort_keys=True).encode()).hexdigest()
 
 
-@contextlib.contextmanager
-def disk_errors_named(folder: Path) -> Iterator[None]:
-    """Whatever the disk refuses becomes one line that says what is kept."""
-    try:
-        yield
-    except OutputError:
-        raise
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OutputError(
-            f"cannot write to {folder}: {reason}; what was finished is kept, run it again to go on"
-        ) from error
-
-
 def fill(
     target: Target,
     journal: Journal,
@@ -182,7 +167,7 @@ def fill(
     waiting = [number for number in range(num_windows) if number not in journal.entries]
     progress(num_windows - len(waiting), num_windows)
     for number, window in compute(waiting):
-        with disk_errors_named(journal.path.parent):
+        with keeping_what_is_finished(journal.path.parent):
             target.put(number, window.numbers)
             journal.add(number, window)
         progress(len(journal.entries), num_windows)

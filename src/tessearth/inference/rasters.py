@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.files import locked_folder
+from tessearth.files import keeping_what_is_finished, locked_folder
 from tessearth.inference.embedder import Embedder, Precision
 from tessearth.inference.h3_cells import H3Cells, build_h3_cells, count_h3_cells
 from tessearth.inference.raster_cluster import WindowWork, absolute_name, cluster_windows
 from tessearth.inference.raster_geotiff import GeoTiffTarget
-from tessearth.inference.raster_job import Journal, Progress, begin, check_room, disk_errors_named, fill, part_folder
+from tessearth.inference.raster_job import Journal, Progress, begin, check_room, fill, part_folder
 from tessearth.inference.raster_parquet import ParquetTarget
 from tessearth.inference.raster_values import Stored, StoredType, check_stored_type, compute_window, fit_stored
 from tessearth.inference.raster_zarr import ZarrTarget
@@ -83,14 +83,14 @@ def write_raster(
         plan = _plan(form, layout, box, resolution, h3, land, width, dtype, embedder)
         stored = _stored(folder, plan, embedder, layout, form.one_scale)
         target = form(folder, layout, stored)
-        with disk_errors_named(folder):
+        with keeping_what_is_finished(folder):
             target.prepare()
         journal = Journal(folder)
         compute = _plain(embedder, layout, stored)
         if cluster is not None:
             compute = _clustered(cluster, str(model), device, embedder, layout, stored)
         fill(target, journal, layout.num_windows, compute, progress)
-        with disk_errors_named(folder):
+        with keeping_what_is_finished(folder):
             told = {**_facts(plan, embedder), **journal.facts()}
             target.finish(out, told, lambda number: journal.read_intact(target, number))
         shutil.rmtree(folder, ignore_errors=True)
