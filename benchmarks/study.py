@@ -135,7 +135,8 @@ def train(job):
         embed = Embedder(str(last) if encoder is None else encoder, device=device)
         if run.get("keep") and encoder is not None:
             save(encoder, Path(kept) / f"{run['name']}-{seed}.safetensors", dtype=torch.float16)
-    scores = score_all(embed, read_benchmark(benchmark), REPORTING if reporting else CHOOSING, device)
+    draws = REPORTING if reporting else plan.get("draws", CHOOSING)
+    scores = score_all(embed, read_benchmark(benchmark), draws, device)
     line = {
         "run": run["name"],
         "seed": seed,

@@ -57,24 +57,55 @@ def test_the_kernel_for_series_equals_the_plain_path(dtype: torch.dtype, octaves
     check(DeviceVoronoi(model, DEVICE, dtype, shape=Shape(16, 32, 4, 1)), model, dtype)
 
 
-@needs_kernels
-def test_a_split_head_equals_the_plain_one() -> None:
-    model = encoder(coordinate_octaves=2)
+def by_halves(model: SphericalVoronoiEncoder) -> DeviceVoronoi:
     made = DeviceVoronoi(model, DEVICE, torch.float32, shape=Shape(16, 32, 4, 1))
-    made.split_head, made.linear_shape = True, Shape(16, 32, 4, 1)
+    made.linear_shape = Shape(16, 32, 4, 1)
+    return made
+
+
+@needs_kernels
+def test_a_head_by_halves_equals_the_plain_one() -> None:
+    model = encoder(coordinate_octaves=2)
+    made = by_halves(model)
+    assert made.halves is not None
+    first = torch.rand(37, 64, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    halved = made._head_by_halves(first, made.halves)
+    made.halves = None
+    torch.testing.assert_close(halved, made._head(first), rtol=1e-5, atol=1e-5)
+    check(by_halves(model), model, torch.float32)
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_an_activation_too_large_for_float16_leaves_the_head_to_the_library() -> None:
+    model = encoder()
+    with torch.no_grad():
+        model.head.entry.bias += 1e5
+    made = by_halves(model)
+    assert made.halves is not None
+    assert made._head_by_halves(torch.full((1, 64), 1e5).to(DEVICE), made.halves).isnan().all()
     check(made, model, torch.float32)
 
 
 @needs_kernels
+def test_weights_too_large_for_float16_are_not_halved() -> None:
+    model = encoder()
+    with torch.no_grad():
+        model.head.blocks[0].first.weight[0, 0] = 1e5
+    assert by_halves(model).halves is None
+
+
+@needs_kernels
 @pytest.mark.parametrize("rectify", [False, True])
-def test_a_split_layer_keeps_float32_digits_whatever_the_number_of_rows(rectify: bool) -> None:
+def test_a_layer_by_halves_keeps_float32_digits_whatever_the_number_of_rows(rectify: bool) -> None:
     generator = torch.Generator().manual_seed(2)
     x, columns = torch.randn(75, 64, generator=generator), torch.randn(64, 32, generator=generator)
     bias, before = torch.randn(32, generator=generator), torch.randn(75, 32, generator=generator)
     product = x.double() @ columns.double() + bias.double()
     expected = before.double() + (product.relu() if rectify else product)
-    given = (part.to(DEVICE) for part in (x, columns, bias))
-    got = kernels.linear(*given, rectify, before=before.to(DEVICE), shape=Shape(16, 16, 4, 1)).cpu()
+    x, bias, before = (part.to(DEVICE) for part in (x, bias, before))
+    halves = kernels.halve(columns.to(DEVICE))
+    got = kernels.linear(x, halves, bias, rectify, before=before, shape=Shape(16, 16, 4, 1)).cpu()
     torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -19,7 +19,7 @@ from tessearth.inference.cell_tables import CellTables
 from tessearth.inference.expansion import evaluate_terms, series_degree, term_degrees
 from tessearth.inference.folding import Folded, fold
 from tessearth.inference.grouping import FINEST, cells_along_curve
-from tessearth.inference.kernels import MOST_TERMS, Shape
+from tessearth.inference.kernels import MOST_TERMS, Halves, Shape
 
 DeviceWay = Literal["series", "series without kernel", "sites"]
 
@@ -35,9 +35,6 @@ SHAPES: dict[torch.dtype, Shape] = {
     torch.float16: Shape(places=64, tile=64, warps=4, stages=3),
 }
 """How the kernel's work is cut for each precision of the tables: the fastest in benchmarks/results/speed-gpu.md."""
-
-SPLIT_HEAD = False
-"""Whether a float32 head's layers are `kernels.linear` instead of the library's; benchmarks/speed.py measures both."""
 
 MIXED_IN: dict[torch.dtype, torch.dtype] = {torch.bfloat16: torch.float16}
 """Series are multiplied in float16 where the head is in bfloat16: their terms lie in [-1, 1] and need the digits."""
@@ -131,7 +128,7 @@ class DeviceVoronoi:
         self.config, self.device, self.dtype, self.way = encoder.config, device, dtype, way
         mixed_in = MIXED_IN.get(dtype, dtype)
         self.shape = shape or SHAPES[mixed_in]
-        self.split_head, self.linear_shape = SPLIT_HEAD and dtype == torch.float32, kernels.LINEAR_SHAPE
+        self.linear_shape = kernels.LINEAR_SHAPE
         self.folded: Folded = fold(encoder).to(device)
         self.maps = DeviceMaps(
             offset=self.folded.offset,
@@ -147,6 +144,7 @@ class DeviceVoronoi:
         self.series = self._make_series(wide, mixed_in, epsilon) if way != "sites" else None
         self.blocks = [_linears(block, dtype) for block in encoder.head.blocks if isinstance(block, ResidualBlock)]
         self.exit = encoder.head.exit.weight.T.to(dtype).contiguous()
+        self.halves = self._halve() if dtype == torch.float32 and kernels.is_available(device) else None
 
     def _make_series(self, wide: list[AffineLogits], dtype: torch.dtype, epsilon: float) -> DeviceSeries:
         if len(wide) != 1:
@@ -214,19 +212,27 @@ class DeviceVoronoi:
 
     def _head(self, x: Tensor) -> Tensor:
         widths = (self.config.hidden_dim, self.config.output_dim)
-        if self.split_head and kernels.is_available(self.device) and kernels.are_tiles(self.linear_shape.tile, *widths):
-            return self._split_head(x)
+        if self.halves is not None and kernels.are_tiles(self.linear_shape.tile, *widths):
+            raw = self._head_by_halves(x, self.halves)
+            if bool(raw.sum().isfinite()):  # otherwise an activation was too large for float16
+                return raw
         for first, second in self.blocks:
             x = x.add_(_relu_linear(second, _relu_linear(first, x)))
         return x @ self.exit
 
-    def _split_head(self, x: Tensor) -> Tensor:
-        """The same with every product split into three on the tensor cores."""
-        shape = self.linear_shape
-        for (first, first_bias), (second, second_bias) in self.blocks:
-            middle = kernels.linear(x, first, first_bias, True, shape=shape)
-            x = kernels.linear(middle, second, second_bias, True, before=x, shape=shape)
-        return kernels.linear(x, self.exit, self.exit.new_zeros(self.exit.shape[1]), False, shape=shape)
+    def _halve(self) -> list[Halves] | None:
+        """Every matrix of the head in two float16 parts; None where one is too large for that."""
+        matrices = [columns for block in self.blocks for columns, _ in block] + [self.exit]
+        halves = [kernels.halve(columns) for columns in matrices]
+        return halves if all(bool(half.high.isfinite().all()) for half in halves) else None
+
+    def _head_by_halves(self, x: Tensor, halves: list[Halves]) -> Tensor:
+        """The same in float32 on the tensor cores, about three times as fast; `x` stays as it is."""
+        matrices, shape = iter(halves), self.linear_shape
+        for (_, first_bias), (_, second_bias) in self.blocks:
+            middle = kernels.linear(x, next(matrices), first_bias, True, shape=shape)
+            x = kernels.linear(middle, next(matrices), second_bias, True, before=x, shape=shape)
+        return kernels.linear(x, next(matrices), x.new_zeros(self.config.output_dim), False, shape=shape)
 
     def _unit(self, raw: Tensor) -> Tensor:
         return F.normalize(raw.float(), dim=-1) if self.config.normalize else raw.float()

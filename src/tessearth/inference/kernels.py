@@ -155,7 +155,8 @@ if triton is not None:
     @triton.jit
     def _linear(
         x,
-        columns,
+        high,
+        low,
         bias,
         before,
         out,
@@ -165,6 +166,7 @@ if triton is not None:
         ROWS: tl.constexpr,  # noqa: N803
         TILE: tl.constexpr,  # noqa: N803
         AT_ONCE: tl.constexpr,  # noqa: N803
+        LIFT: tl.constexpr,  # noqa: N803
         RECTIFY: tl.constexpr,  # noqa: N803
         ADD: tl.constexpr,  # noqa: N803
     ):
@@ -172,14 +174,20 @@ if triton is not None:
         row = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
         inside = (row < count)[:, None]
         total = tl.zeros((ROWS, TILE), dtype=tl.float32)
+        rest = tl.zeros((ROWS, TILE), dtype=tl.float32)
         for start in range(0, IN, AT_ONCE):
             inner = start + tl.arange(0, AT_ONCE)
             left = tl.load(x + row[:, None] * IN + inner[None, :], mask=inside, other=0.0)
-            right = tl.load(columns + inner[:, None] * OUT + column[None, :])
-            total = tl.dot(left, right, acc=total, input_precision="tf32x3")
-        total += tl.load(bias + column)[None, :]
-        if RECTIFY:
-            total = tl.maximum(total, 0.0)
+            left_high = left.to(tl.float16)
+            left_low = ((left - left_high.to(tl.float32)) * LIFT).to(tl.float16)
+            right_high = tl.load(high + inner[:, None] * OUT + column[None, :])
+            right_low = tl.load(low + inner[:, None] * OUT + column[None, :])
+            total = tl.dot(left_high, right_high, acc=total)
+            rest = tl.dot(left_low, right_high, acc=rest)
+            rest = tl.dot(left_high, right_low, acc=rest)
+        total += rest / LIFT + tl.load(bias + column)[None, :]
+        if RECTIFY:  # too large for float16 is no number by now, and must stay so
+            total = tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL)
         if ADD:
             total += tl.load(before + row[:, None] * OUT + column[None, :], mask=inside, other=0.0)
         tl.store(out + row[:, None] * OUT + column[None, :], total, mask=inside)
@@ -232,21 +240,38 @@ def mix_sites(xyz: Tensor, slopes: Tensor, offsets: Tensor, rows: Tensor, shape:
     return out
 
 
-def linear(
-    x: Tensor, columns: Tensor, bias: Tensor, rectify: bool, before: Tensor | None = None, shape: Shape | None = None
-) -> Tensor:
-    """A layer, x W + b, by three tensor-core products in float32: (N, OUT); rectified if asked, added to any `before`.
+class Halves(NamedTuple):
+    """A matrix in two float16 parts, high + low / LIFT: about 22 bits."""
 
-    Each factor is split into what TF32 holds and what is left; only the product of both rests is dropped, so about 22
-    bits remain. Widths are multiples of the shape's tile.
+    high: Tensor
+    low: Tensor
+
+
+LIFT = 2048.0
+"""What is left after rounding to float16, times this, is a number of the same size again."""
+
+
+def halve(columns: Tensor) -> Halves:
+    """A float32 matrix in two float16 parts."""
+    high = columns.half()
+    return Halves(high.contiguous(), ((columns - high.float()) * LIFT).half().contiguous())
+
+
+def linear(
+    x: Tensor, columns: Halves, bias: Tensor, rectify: bool, before: Tensor | None = None, shape: Shape | None = None
+) -> Tensor:
+    """A layer, x W + b, by three float16 products of halves: (N, OUT); rectified if asked, added to any `before`.
+
+    Only the product of both low halves is dropped, so about 22 bits remain. A row of x that holds a number too large
+    for float16 comes out as not a number throughout. Widths are multiples of the shape's tile.
     """
     shape = shape or LINEAR_SHAPE
-    inside, outside = columns.shape
+    inside, outside = columns.high.shape
     out = torch.empty(len(x), outside, dtype=torch.float32, device=x.device)
     grid = (outside // shape.tile, triton.cdiv(len(x), shape.places))
     _linear[grid](
-        x, columns, bias, out if before is None else before, out, len(x),
-        IN=inside, OUT=outside, ROWS=shape.places, TILE=shape.tile, AT_ONCE=min(32, shape.tile),
+        x, columns.high, columns.low, bias, out if before is None else before, out, len(x),
+        IN=inside, OUT=outside, ROWS=shape.places, TILE=shape.tile, AT_ONCE=min(64, shape.tile), LIFT=LIFT,
         RECTIFY=rectify, ADD=before is not None, num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
     return out
