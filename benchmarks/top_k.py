@@ -31,9 +31,8 @@ def main():
     lines = [
         f"# `{arguments.model}` by its nearest sites alone",
         "",
-        f"`python benchmarks/top_k.py --model {arguments.model} --top-k {options}`, {datetime.now(UTC):%Y-%m-%d}. Class mean / "
-        "regression mean, reported",
-        "places and splits, ridge; the model was trained with all sites.",
+        f"`python benchmarks/top_k.py --model {arguments.model} --top-k {options}`, {datetime.now(UTC):%Y-%m-%d}.",
+        "Class mean / regression mean, reported places and splits, ridge; the model was trained with all sites.",
         "",
         "| sites read | least cosine with all sites | random | 10 degrees |",
         "|---:|---:|---:|---:|",
