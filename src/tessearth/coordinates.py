@@ -69,6 +69,8 @@ def as_xyz(xyz: Any) -> Floats:
 def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
     """The places when all are possible degrees; else an error that names the first row at fault (from `first_row`)."""
     rows = latlon.reshape(-1, 2)
+    if (np.abs(rows) <= (90, 360)).all():  # which what is not finite is not
+        return latlon
     name = "the place" if latlon.ndim == 1 else "row {row}"
     missing = np.asarray(~np.isfinite(rows).all(axis=1))
     _check_rows(rows, missing, name, first_row, "latitude or longitude is missing or not finite; leave such rows out")
@@ -86,8 +88,10 @@ def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
 def warn_of_radians(latlon: Floats) -> None:
     """Degrees inside +-pi/2 by +-pi are a patch of sea off Africa: more likely somebody's radians."""
     rows = latlon.reshape(-1, 2)
+    if not len(rows) or abs(rows[0, 0]) > np.pi / 2:  # as of nearly all places
+        return
     small = np.abs(rows) <= (np.pi / 2, np.pi)
-    if len(rows) and small.all() and rows.any():
+    if small.all() and rows.any():
         warnings.warn(
             "every place lies within 1.58 degrees of latitude 0 and 3.15 of longitude 0: are these radians? "
             "tessearth takes degrees",
