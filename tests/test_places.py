@@ -1,5 +1,7 @@
 """Places to look at: evenly drawn, repeatable, and never on both sides of a split."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -117,6 +119,19 @@ def test_impossible_draws_and_places_are_refused() -> None:
         sample_sphere(-1, seed=0)
     with pytest.raises(CoordinateError):
         split_places([[100.0, 0.0]])
+
+
+@pytest.mark.parametrize("draw", [sample_sphere, sample_land, sample_elsewhere])
+def test_a_generator_or_a_fraction_where_a_whole_number_is_wanted_is_one_line(draw: Callable[..., object]) -> None:
+    rng = np.random.default_rng(0)
+    for count, seed, words in ((600, rng, "seed is Generator"), (600, 0.5, "seed is 0.5"), (600, None, "seed is None")):
+        with pytest.raises(ConfigError, match=f"{words}.*; it must be a whole number, 0 or more") as raised:
+            draw(count, seed)
+        assert "\n" not in str(raised.value)
+    for count in (rng, 1e3):
+        with pytest.raises(ConfigError, match="places; count must be a whole number, 0 or more"):
+            draw(count, 0)
+    np.testing.assert_array_equal(draw(np.int64(3), np.int32(1)), draw(3, 1))
 
 
 def test_elsewhere_is_the_rest_of_the_sphere() -> None:

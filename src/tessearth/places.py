@@ -90,14 +90,14 @@ def _draw(generator: np.random.Generator, count: int) -> npt.NDArray[np.float64]
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}; it must be 0 or more")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed is {seed!r}; it must be a whole number, 0 or more")
     return np.random.default_rng([seed, *purpose.encode()])
 
 
 def _check_count(count: int) -> int:
-    if count < 0:
-        raise ConfigError(f"cannot draw {count} places; count must be 0 or more")
+    if not isinstance(count, int | np.integer) or count < 0:
+        raise ConfigError(f"cannot draw {count!r} places; count must be a whole number, 0 or more")
     return count
 
 

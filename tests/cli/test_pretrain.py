@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tessearth.baselines import load_baseline
+from tessearth.places import Split
 from tests.cli.conftest import Command
+from tests.pretraining import fabricate
 from tests.pretraining.fabricate import fabricate_store
 
 
@@ -32,6 +35,28 @@ def test_a_baseline_trains_and_says_which_terms_it_has_no_parts_for(
     assert "2 steps, validation loss" in done.out
     assert "reconstruction and alignment left out of the objective: they need tokens" in done.out
     assert load_baseline(run / "weights" / "best.safetensors").name == "wrap"
+
+
+def test_a_single_place_held_out_is_said_to_be_too_few_to_compare(
+    tessearth: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = Split(training=np.arange(1, 240), validation=np.array([0]))
+    monkeypatch.setattr(fabricate, "split_places", lambda latlon, **_: rest)
+    fabricate_store(tmp_path / "store")
+    where = ("--store", tmp_path / "store", "--out", tmp_path / "run", "--device", "cpu")
+    done = tessearth("pretrain", "baselines/wrap", *where, *changed(*SHORT))
+    assert done.status == 0, done.err
+    assert "2 steps, no validation loss: fewer than two places are held out" in done.out
+    assert "nan" not in done.out
+
+
+def test_a_finished_run_asked_for_again_says_what_it_said(tessearth: Command, store: Path, tmp_path: Path) -> None:
+    where = ("--store", store, "--out", tmp_path / "run", "--device", "cpu")
+    done = tessearth("pretrain", "baselines/wrap", *where, *changed(*SHORT))
+    again = tessearth("pretrain", "baselines/wrap", *where, *changed(*SHORT), "--resume")
+    assert again.status == 0, again.err
+    assert "2 steps, validation loss" in again.out
+    assert again.out == done.out
 
 
 @pytest.mark.parametrize(

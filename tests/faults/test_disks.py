@@ -26,7 +26,7 @@ KILOBYTES = {
     "pretrain": 96,
     "features": 16,
     "encode": 9000,
-    "raster tif": 1400,
+    "raster tif": 400,
     "raster zarr": 100,
     "raster parquet": 64,
     "database": 16,

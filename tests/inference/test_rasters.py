@@ -121,6 +121,16 @@ def test_a_geotiff_is_cloud_optimised_and_says_where_and_what_it_is(embedder: Em
     np.testing.assert_allclose(half, whole.reshape(3, 250, 2, 400, 2).mean((2, 4)), atol=0.51)
 
 
+def test_a_geotiff_is_written_without_the_libraries_that_read_it(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "rasterio"] + ["rasterio"]:
+            without.setitem(sys.modules, name, None)
+        write_raster(embedder, tmp_path / "map.tif", bbox=EUROPE, resolution=5.0, dims=2)
+    assert len(read_tif(tmp_path / "map.tif")[0]) == 100
+
+
 def test_half_floats_take_two_bytes_in_a_geotiff(embedder: Embedder, tmp_path: Path) -> None:
     sizes = {}
     for dtype in ("float16", "float32"):
@@ -259,6 +269,37 @@ def test_a_damaged_window_is_computed_again(model: Path, whole: Path, unfinished
     assert contents(unfinished / name) == contents(whole / name)
 
 
+KILLED_AT_THE_END = """
+import os, signal, sys, torch
+torch.set_num_threads(1)
+from tessearth.inference import raster_cog
+from tessearth.inference.rasters import write_raster
+real, calls = raster_cog.encode_tile, []
+def encode_tile(*arguments):
+    calls.append(arguments)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+raster_cog.encode_tile = encode_tile
+write_raster(sys.argv[1], sys.argv[2], device="cpu", **{options!r})
+"""
+
+
+def test_killed_while_the_geotiff_is_put_together_it_computes_nothing_again(
+    model: Path, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "map.tif"
+    dying = subprocess.run([sys.executable, "-c", KILLED_AT_THE_END.format(options=GRID), model, out], check=False)
+    assert dying.returncode == -signal.SIGKILL
+    assert (tmp_path / "map.tif.part" / "whole.tif").exists()
+    assert not out.exists()
+    seen: list[int] = []
+    write_raster(model, out, device="cpu", progress=lambda done, total: seen.append(done), **GRID)  # type: ignore[arg-type]
+    assert seen == [4]
+    assert contents(out) == contents(whole / "map.tif")
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_a_journal_line_cut_short_does_not_count(unfinished: Path) -> None:
     folder = unfinished / "map.tif.part"
     journal = folder / "journal.jsonl"
@@ -295,7 +336,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "too fine": (
         {"resolution": 1e-5},
         OutputError,
-        r"36,000,000,000,000 cells x 18 dims of int8 take 2,160,000.0 GB .* are free in",
+        r"36,000,000,000,000 cells x 18 dims of int8 take 1,728,864.0 GB .* are free in",
     ),
     "too many dims": ({"dims": 19}, ConfigError, "dims is 19; .* has 1 to 18"),
     "no dims": ({"dims": 0}, ConfigError, "dims is 0"),

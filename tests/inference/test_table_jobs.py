@@ -230,9 +230,11 @@ def test_ten_million_rows_stay_under_two_gigabytes_and_survive_a_kill(tmp_path: 
     print(f"\npeak resident memory of encoding 10,000,000 rows: {peak / 1e6:,.0f} MB, {taken:.0f} s")
     assert pq.read_metadata(tmp_path / "plain.parquet").num_rows == 10_000_000
     assert peak < 2e9
-    process = subprocess.Popen(command(tmp_path, "o.parquet", "--workers", "1"), stderr=subprocess.DEVNULL)
-    time.sleep(taken / 2)
-    assert process.poll() is None
+    parts, said = tmp_path / "o.parquet.parts", tmp_path / "said.txt"
+    with said.open("wb") as file:
+        process = subprocess.Popen(command(tmp_path, "o.parquet", "--workers", "1"), stderr=file)
+    wait_for(lambda: process.poll() is not None or len(list(parts.glob("*.npy"))) >= 300, 10 * taken)  # of 611
+    assert process.poll() is None, said.read_text()
     process.kill()
     process.wait()
     assert not (tmp_path / "o.parquet").exists()

@@ -2,7 +2,9 @@
 
 import math
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -48,9 +50,17 @@ def pretrain(
         except KeyboardInterrupt as error:
             print(f"tessearth: {error or 'interrupted'}; go on with the same command and --resume", file=sys.stderr)
             raise typer.Exit(130) from None
-    loss = result.validation.get("total", math.nan)
-    top = result.validation.get("image_to_place_top10", math.nan)
-    print(f"{out}: {result.steps:,} steps, validation loss {loss:.4g}, image to place among ten {top:.1%}")
+    if result.weights == Path():  # one of several processes, and not the one that has the run
+        return
+    print(f"{out}: {result.steps:,} steps, {_spoken(result.validation)}")
     if result.left_out:
         print(f"{' and '.join(result.left_out)} left out of the objective: they need tokens, this encoder has none")
     print(f"{result.weights}: use it with --model {result.weights}")
+
+
+def _spoken(validation: Mapping[str, Any]) -> str:
+    """What the places held out have to say about a run, when there are enough of them to compare."""
+    if not validation:
+        return "no validation loss: fewer than two places are held out"
+    loss, top = validation["total"], validation["image_to_place_top10"]
+    return f"validation loss {loss:.4g}, image to place among ten {top:.1%}"

@@ -77,8 +77,11 @@ def read_labelled(
 def column_names(path: str | PathLike[str]) -> list[str]:
     """The columns of a csv file, from its first line."""
     try:
-        with (gzip.open if str(path).endswith(".gz") else open)(path, "rb") as binary:
-            return next(csv.reader(csv_lines(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""))), [])
+        with (
+            (gzip.open if str(path).endswith(".gz") else open)(path, "rb") as binary,
+            io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text,
+        ):
+            return next(csv.reader(csv_lines(text)), [])
     except FileNotFoundError:
         raise TableError(f"{path}: there is no such file") from None
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):

@@ -1,30 +1,23 @@
 """Cloud-optimised GeoTIFF: windows go to a plain file, one after another, which becomes the GeoTIFF at the end.
 
-GDAL writes such files only as a whole. The plain file is what can be interrupted; at the end it is laid out as an
-ordinary tiled GeoTIFF, tile by tile, from which GDAL makes overviews and compression with a bounded cache.
+Such a file begins with its smallest overview, so it can only be written as a whole. The plain file is what can be
+interrupted; at the end its windows are read twice, first for the overviews, then as the tiles of the full size.
 """
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from shutil import disk_usage
 from typing import Any
 
 import numpy as np
 
-from tessearth.errors import OutputError
+from tessearth.inference.raster_cog import Image, write_cog
+from tessearth.inference.raster_overviews import Overviews
 from tessearth.inference.raster_values import Array, Stored
-from tessearth.inference.windows import WINDOW_SIDE, RasterGrid
-from tessearth.packages import require
+from tessearth.inference.windows import RasterGrid
 
-WINDOWS, TILED, WHOLE = "windows.raw", "tiled.tif", "whole.tif"
-CACHE_MB = 256
-OVERVIEW_BYTES = 400_000_000
-"""What GDAL takes at once for overviews; with its own 10 MB, many bands make it rewrite a scratch file without end."""
-ON_THE_WAY = {"int8": "int8", "float16": "float32", "float32": "float32"}
-"""Types of the tiled file: GDAL narrows float32 to 16 bits while it writes the final one."""
-NEARLY_FULL = 2**20
-WHAT = "a GeoTIFF"
+WINDOWS, WHOLE = "windows.raw", "whole.tif"
 
 
 class GeoTiffTarget:
@@ -34,95 +27,61 @@ class GeoTiffTarget:
 
     def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
         self.folder, self.grid, self.stored = folder, grid, stored
-        self._slot = WINDOW_SIDE**2 * stored.dims * np.dtype(stored.dtype).itemsize
+        self._cell_bytes = stored.dims * np.dtype(stored.dtype).itemsize
 
     @staticmethod
     def check_installed() -> None:
-        """GeoTIFF is GDAL's work, through rasterio."""
-        require("rasterio", extra="geo", what=WHAT)
+        """Writing needs nothing beside numpy; reading is for whoever reads GeoTIFF."""
 
     @staticmethod
     def bytes_per_value(dtype: str) -> float:
-        """On disk while it is made: the plain file, the tiled one, and the last with its overviews (a third more)."""
-        size = np.dtype(dtype).itemsize
-        return size + np.dtype(ON_THE_WAY[dtype]).itemsize + size * 4 / 3
+        """On disk while it is made: the plain file, the overviews (a third of it), and both again in the last one.
+
+        That one is compressed, but numbers without any order in them grow by a thousandth.
+        """
+        return np.dtype(dtype).itemsize * (1 + 1 / 3) * 2.001
 
     def prepare(self) -> None:
         """Reserve the plain file, so that a full disk is found before the work is done."""
-        path, size = self.folder / WINDOWS, self.grid.num_windows * self._slot
+        path, size = self.folder / WINDOWS, self.grid.num_cells * self._cell_bytes
         if path.exists() and path.stat().st_size == size:
             return
         with open(path, "wb") as file:
-            try:
-                os.posix_fallocate(file.fileno(), 0, size)
-            except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise OutputError(f"cannot reserve room for {path}: {reason}") from error
+            os.posix_fallocate(file.fileno(), 0, size)
 
     def put(self, number: int, numbers: Array) -> None:
-        """Write a window into its slot."""
+        """Write a window into its place."""
         with open(self.folder / WINDOWS, "r+b") as file:
-            file.seek(number * self._slot)
+            file.seek(self._begin(number))
             file.write(np.ascontiguousarray(numbers).tobytes())
 
     def get(self, number: int) -> Array | None:
         """A window as it lies on disk, (n, dims)."""
-        rows, columns = self.grid.window_slices(number)
-        count = (rows.stop - rows.start) * (columns.stop - columns.start) * self.stored.dims
-        numbers = np.fromfile(self.folder / WINDOWS, self.stored.dtype, count, offset=number * self._slot)
+        height, width = self._shape(number)
+        count = height * width * self.stored.dims
+        numbers = np.fromfile(self.folder / WINDOWS, self.stored.dtype, count, offset=self._begin(number))
         return numbers.reshape(-1, self.stored.dims) if len(numbers) == count else None
 
     def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
-        """Let GDAL make the GeoTIFF inside the folder, then give it its name."""
-        rasterio = require("rasterio", extra="geo", what=WHAT)
-        shutil = require("rasterio.shutil", extra="geo", what=WHAT)
-        tiled, whole = self.folder / TILED, self.folder / WHOLE
-        options = {
-            "compress": "DEFLATE",
-            "predictor": "YES",
-            "blocksize": WINDOW_SIDE,
-            "overview_resampling": "AVERAGE",
-            "bigtiff": "IF_SAFER",
-            "num_threads": "ALL_CPUS",
-            **({"nbits": 16} if self.stored.dtype == "float16" else {}),
-        }
-        try:
-            with rasterio.Env(GDAL_CACHEMAX=CACHE_MB, GDAL_OVR_CHUNK_MAX_SIZE=OVERVIEW_BYTES):
-                self._write_tiled(rasterio, tiled, facts, intact)
-                shutil.copy(str(tiled), str(whole), driver="COG", **options)
-        except rasterio.errors.RasterioError as error:
-            reason = (str(error.__cause__ or error).splitlines() or [""])[0]
-            if disk_usage(self.folder).free < NEARLY_FULL:  # which GDAL only tells standard error
-                reason = "no space left on device"
-            raise OutputError(f"cannot write {out}: {reason}; run it again to go on") from error
-        with open(whole, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(whole, out)
+        """Make the overviews and the GeoTIFF inside the folder, then give it its name."""
 
-    def _write_tiled(self, rasterio: Any, path: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
-        """Windows as the tiles of an ordinary GeoTIFF, with everything the last one is to say of itself."""
-        grid, stored = self.grid, self.stored
-        profile = {
-            "driver": "GTiff",
-            "width": grid.columns,
-            "height": grid.rows,
-            "count": stored.dims,
-            "dtype": ON_THE_WAY[stored.dtype],
-            "crs": "EPSG:4326",
-            "transform": rasterio.Affine(grid.resolution, 0.0, grid.west, 0.0, -grid.resolution, grid.north),
-            "nodata": stored.nodata,
-            "tiled": True,
-            "blockxsize": WINDOW_SIDE,
-            "blockysize": WINDOW_SIDE,
-            "interleave": "pixel",
-            "bigtiff": "YES",
-        }
-        with rasterio.open(path, "w", **profile) as file:
-            file.update_tags(**facts)
-            file.descriptions = [f"dim_{band:03d}" for band in range(stored.dims)]
-            if stored.scale:
-                file.scales, file.offsets = stored.scale, stored.offset
-            for number in range(grid.num_windows):
-                rows, columns = grid.window_slices(number)
-                bands = intact(number).T.reshape(stored.dims, rows.stop - rows.start, -1).astype(profile["dtype"])
-                file.write(bands, window=rasterio.windows.Window.from_slices(rows, columns))
+        def tile(number: int) -> Array:
+            return intact(number).reshape(*self._shape(number), self.stored.dims)
+
+        overviews = Overviews(self.folder, self.grid, self.stored)
+        overviews.prepare()
+        for number in range(self.grid.num_windows):
+            overviews.add(number, tile(number))
+        smaller = [Image(grid, partial(overviews.tile, level)) for level, grid in enumerate(overviews.grids)]
+        write_cog(self.folder / WHOLE, [Image(self.grid, tile), *smaller], self.stored, facts)
+        os.replace(self.folder / WHOLE, out)
+
+    def _shape(self, number: int) -> tuple[int, int]:
+        rows, columns = self.grid.window_slices(number)
+        return rows.stop - rows.start, columns.stop - columns.start
+
+    def _begin(self, number: int) -> int:
+        """The offset of a window behind those above it and those beside it in its row, all of them without gaps."""
+        rows, columns = self.grid.window_slices(number)
+        cells: int = rows.start * self.grid.columns + (rows.stop - rows.start) * columns.start
+        return cells * self._cell_bytes

@@ -125,6 +125,8 @@ class _Run:
             with self.stop.listening():
                 for step in range(first, steps):
                     self._step(step)
+            if first == steps and self.folder is not None and self.held_out is not None:
+                self.validation = evaluate(self.model, self.held_out)  # a finished run, asked for again
         finally:
             self.data.close()
         best = self.folder.weights("best") if self.folder else Path()
