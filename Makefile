@@ -28,6 +28,15 @@ fault-mutations: ## take every protection out in turn and see a test fail: bench
 	@tools/setup dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.mutations
 
+mutation: ## small faults put into encoder, objective and evaluation: how many do tests notice? (SAMPLE=40 SEED=1)
+	@tools/setup dev
+	@test -d build/mutation/cosmic_ray || $(BIN)/python -m pip install -q --no-warn-conflicts --target build/mutation cosmic-ray==8.7.0
+	@$(BIN)/python tools/mutation.py --sample $(or $(SAMPLE),40) --seed $(or $(SEED),1) --out benchmarks/results/mutation.md
+
+coverage: ## the lines of src that the tests reach, slow suites too: benchmarks/results/coverage.md (most of an hour)
+	@tools/setup dev
+	@$(BIN)/python tools/line_coverage.py
+
 check: ## style, types and the direction of imports
 	@tools/setup dev
 	@$(BIN)/ruff check .
@@ -66,4 +75,4 @@ clean: ## remove the virtual environment and what tools left behind
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: audit docs explorer figures fuzz help demo test test-slow test-faults fault-mutations check constraints clean
+.PHONY: audit coverage docs explorer figures fuzz help demo test test-slow test-faults fault-mutations mutation check constraints clean

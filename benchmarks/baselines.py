@@ -13,8 +13,8 @@ SPLITS = {"random": "random splits", "10deg": "10 degree blocks held out"}
 INTRODUCTION = """# Other architectures, the same features and objective
 
 `python benchmarks/baselines.py` from `study/baselines.jsonl`: `study.py study/baselines.toml --report --store
-...` on one H200, three seeds each (± their standard deviation), reported places and splits, ridge. Every recipe is earth's but for the
-encoder. `earth` itself, by the same protocol, stands in embedded.md."""
+...` on one H200, three seeds each (± their standard deviation), reported places and splits, ridge. Every
+recipe is earth's but for the encoder. `earth` itself, by the same protocol, stands in embedded.md."""
 
 
 def main():

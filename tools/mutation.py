@@ -1,36 +1,58 @@
 """How many small faults in the code do the tests notice? A sample of mutants, judged by the tests of their package.
 
-    uv pip install cosmic-ray==8.7.0
-    .venv/bin/python tools/mutation.py [--packages encoder objective evaluation] [--sample 40] [--seed 0] [--out FILE]
+    make mutation [SAMPLE=30] [SEED=1]
+    .venv/bin/python tools/mutation.py [--packages encoder ...] [--sample 30] [--seed 1] [--out FILE]
 
 Mutants are cosmic-ray's (operators, numbers, comparisons, conditions, loops, decorators), those that touch only
-annotations left out. Each runs in a fork of one process that has the heavy libraries loaded, so that a mutant costs its
-tests and no more; the source tree is never written to. A mutant is killed when a test fails or the tests hang.
+annotations left out. The source tree is never written to: a mutant lives in a tree of links beside it, which processes
+that tests start find first as well. Each is judged in a fork of one process that has the heavy libraries loaded, so
+that it costs its tests and no more: only test files that reach the mutated function (or that start processes, where
+that is not seen), those first that name the module, and of those the quick ones. A mutant is killed when a test fails,
+or when one takes much longer than without it.
+
+tools/mutation_notes.toml holds a word on survivors that were looked at; those that change nothing a caller could see
+("equivalent") count as survived in the score, which is also given without them.
 """
 
 import argparse
 import ast
-import importlib.abc
-import importlib.util
+import contextlib
+import datetime
+import importlib
 import itertools
+import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
+import tomllib
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+NOTES = ROOT / "tools" / "mutation_notes.toml"
 PACKAGES = {
     "encoder": ("tests/encoder", "tests/laws", "tests/reference"),
-    "objective": ("tests/objective", "tests/pretraining/test_parts.py", "tests/pretraining/test_prefixes.py"),
-    "evaluation": ("tests/evaluation",),
+    "objective": (
+        "tests/objective",
+        "tests/pretraining/test_parts.py",
+        "tests/pretraining/test_prefixes.py",
+        "tests/laws/test_value_laws.py",
+    ),
+    "evaluation": ("tests/evaluation", "tests/laws/test_value_laws.py"),
 }
-HEAVY = ("numpy", "torch", "pytest", "hypothesis", "scipy.sparse", "sklearn.linear_model", "pandas", "pyarrow.parquet")
-SECONDS = 400
-"""Tests that take longer hang."""
+HEAVY = ("numpy", "torch", "torch._dynamo", "pytest", "hypothesis", "scipy.sparse", "pandas", "pyarrow.parquet")
+PROCESSES = ("subprocess", "run_processes")
+"""Words of tests that start processes, whose lines are not seen."""
+PATIENCE, SPARE_SECONDS, LONGEST = 5, 30, 900
+"""A test hangs when it takes so many times as long as usual and so many seconds more, of its own processor's time so
+that a busy machine does not count; or so many seconds by the clock, when it only waits."""
 
 
 class Mutant(NamedTuple):
@@ -45,38 +67,80 @@ class Mutant(NamedTuple):
     source: str
 
     @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.path.relative_to(ROOT)}:{self.line}"
+
+    @property
     def module(self) -> str:
         """Its file's name when imported."""
         return ".".join(self.path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
 
 
-class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from other source than its file's."""
+class Verdict(NamedTuple):
+    """How a mutant fared."""
 
-    def __init__(self, mutant: Mutant) -> None:
-        self.mutant = mutant
-
-    def find_spec(self, name, path=None, target=None):
-        """The mutant's module, with this as its loader."""
-        if name != self.mutant.module:
-            return None
-        is_package = self.mutant.path.name == "__init__.py"
-        return importlib.util.spec_from_file_location(
-            name,
-            self.mutant.path,
-            loader=self,
-            submodule_search_locations=[str(self.mutant.path.parent)] if is_package else None,
-        )
-
-    def create_module(self, spec):
-        """An ordinary module."""
-
-    def exec_module(self, module):
-        """Fill it from the changed source."""
-        exec(compile(self.mutant.source, str(self.mutant.path), "exec"), module.__dict__)
+    survived: bool
+    seconds: float
+    by: str
+    """The first test that failed, or why there is none."""
 
 
-def find_places(package: str):
+class Usual(NamedTuple):
+    """What a package's tests do without any mutant."""
+
+    times: dict[str, float]
+    """How long each takes."""
+    reached: dict[str, dict[int, list[str]]]
+    """The test files that reach each line of each source file; "" is what their import reaches."""
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """The test files that can notice a mutant; all of its package's where it is not within a function."""
+        every = sorted({name.partition("::")[0] for name in self.times})
+        lines = function_at(mutant.path.read_text("utf-8"), mutant.line)
+        found = {file for line in lines for file in self.reached.get(str(mutant.path), {}).get(line, ())}
+        if not lines or "" in found:
+            return every
+        return [file for file in every if file in found or any(word in (ROOT / file).read_text() for word in PROCESSES)]
+
+
+class Order:
+    """A pytest plugin: the tests nearest to a module first, the quick before the slow; it notes how long each takes.
+
+    A test that hangs ends the whole process. `cover` is told whose tests run.
+    """
+
+    def __init__(self, module: str, usual: Usual | None, cover: Callable[[str], None]) -> None:
+        self.module, self.cover = module, cover
+        self.known = usual.times if usual else {}
+        self.times: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Set the alarm."""
+        self.cover(nodeid.partition("::")[0])
+        if self.known:
+            set_alarm(PATIENCE * self.known.get(nodeid, 0.0) + SPARE_SECONDS)
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Whole files at a time, for what tests of one file share is made once."""
+        files: defaultdict[Path, float] = defaultdict(float)
+        for item in items:
+            files[item.path] += self.known.get(item.nodeid, 0.0)
+        near = {path: self.module in path.read_text("utf-8") for path in files}
+        items.sort(key=lambda i: (not near[i.path], files[i.path], str(i.path), self.known.get(i.nodeid, 0.0)))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add up setup, call and teardown."""
+        self.times[report.nodeid] += report.duration
+
+
+def set_alarm(seconds: float) -> None:
+    """End this process, by a signal that nobody listens to, when it works or waits for too long."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST)
+
+
+def find_places(package: str) -> Iterator[tuple[Path, str, int, int]]:
     """Where each operator can change a package's files: (path, operator's name, which occurrence, line)."""
     import cosmic_ray.plugins
     from cosmic_ray.ast import ast_nodes, get_ast
@@ -102,7 +166,8 @@ def make(package: str, path: Path, name: str, occurrence: int, line: int) -> Mut
         return None
     if mutated is None or strip(mutated) in (strip(source), None):
         return None
-    before, after = (text.splitlines()[line - 1].strip() for text in (source, mutated))
+    lines = itertools.zip_longest(source.splitlines(), mutated.splitlines(), fillvalue="")
+    before, after = next((a.strip(), b.strip()) for a, b in lines if a != b)
     return Mutant(package, path, name.partition("/")[2], line, before, after, mutated)
 
 
@@ -130,73 +195,173 @@ def strip(source: str) -> str | None:
     return ast.dump(tree)
 
 
-def survives(mutant: Mutant, log: Path) -> bool:
-    """Whether every test passes with it."""
-    child = os.fork()
-    if child == 0:
-        os.setpgrp()
-        run_tests(mutant, log)
-    ends = time.monotonic() + SECONDS
-    while time.monotonic() < ends:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status) == 0
-        time.sleep(0.1)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
+def plant(source: Path, target: Path, mutant: Mutant) -> None:
+    """A folder that looks like the source, all links but for the mutant."""
+    target.mkdir()
+    for entry in source.iterdir():
+        if entry == mutant.path:
+            (target / entry.name).write_text(mutant.source, "utf-8")
+        elif entry in mutant.path.parents:
+            plant(entry, target / entry.name, mutant)
+        elif entry.name != "__pycache__":
+            (target / entry.name).symlink_to(entry)
 
 
-def run_tests(mutant: Mutant, log: Path) -> None:
-    """In the child: its own tests first, then its package's."""
+def function_at(source: str, line: int) -> range:
+    """The lines of the innermost function around a line, but for those of its head; empty outside of all."""
+    found = range(0)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
+            body = range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+            if line in body and (not found or len(body) < len(found)):
+                found = body
+    return found
+
+
+def run_tests(mutant: Mutant, folder: Path, usual: Usual | None) -> None:
+    """In the child: the tests that can notice it, up to the first that fails; without a mutant, what they reach."""
+    import coverage
     import pytest
 
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    out = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    sys.meta_path.insert(0, Mutated(mutant))
-    folders = PACKAGES[mutant.package]
-    own = [str(path) for folder in folders for path in (ROOT / folder).glob(f"test_{mutant.path.stem}*.py")]
-    code = pytest.main([*own, *folders, "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--no-header"])
+    os.environ["PYTHONPATH"] = str(folder / "src")
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed here, and some load for seconds
+    sys.path.insert(0, str(folder / "src"))
+    options = ["-x", "-q", "--tb=short", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
+    options += [f"--basetemp={folder / 'pytest'}"]
+    if usual:
+        set_alarm(2 * SPARE_SECONDS)
+        order = Order(mutant.module, usual, lambda file: None)
+        code = pytest.main([*usual.tests(mutant), *options], plugins=[order])
+    else:
+        seen = coverage.Coverage(data_file=None, include=[str(mutant.path.parent / "*")], config_file=False)
+        seen.start()
+        order = Order(mutant.module, None, seen.switch_context)
+        code = pytest.main([*PACKAGES[mutant.package], *options], plugins=[order])
+        seen.stop()
+        data = seen.get_data()
+        reached = {path: data.contexts_by_lineno(path) for path in data.measured_files()}
+        (folder / "usual.json").write_text(json.dumps({"times": order.times, "reached": reached}))
+    sys.stdout.flush()
     os._exit(int(code))
+
+
+def judge(mutant: Mutant, folder: Path, usual: Usual | None) -> Verdict:
+    """Run the tests with it in a process of its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    plant(ROOT / "src", folder / "src", mutant)
+    (folder / "recipes").symlink_to(ROOT / "recipes")  # where a source tree has them
+    begun = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setpgrp()
+            run_tests(mutant, folder, usual)
+        finally:  # the parent's own way out must never be taken here
+            traceback.print_exc()
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # what tests started and left behind ends as well
+        os.killpg(child, signal.SIGKILL)
+    seconds = time.monotonic() - begun
+    # No tests at all (5) is no mistake of the tests: nothing reaches the line.
+    return Verdict(code in (0, 5), seconds, f"signal {-code}" if code < 0 else first_failure(folder / "log"))
+
+
+def first_failure(log: Path) -> str:
+    """The test named in pytest's last lines."""
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    found = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return found[-1].split(" - ")[0].partition(" ")[2] if found else (lines or [""])[-1]
+
+
+def look_at_the_usual(package: str, folder: Path) -> Usual:
+    """Run a package's tests on the code as it is: they must pass."""
+    path = ROOT / "src" / "tessearth" / package / "__init__.py"
+    verdict = judge(Mutant(package, path, "", 0, "", "", path.read_text("utf-8")), folder, None)
+    if not verdict.survived:
+        sys.exit(f"the tests of {package} fail without any mutant: {verdict.by}")
+    found = json.loads((folder / "usual.json").read_text())
+    reached = {path: {int(line): files for line, files in lines.items()} for path, lines in found["reached"].items()}
+    return Usual(found["times"], reached)
+
+
+def read_notes() -> dict[tuple[str, str, str], dict[str, Any]]:
+    """What was found about survivors, by file, line before and line after."""
+    notes = tomllib.loads(NOTES.read_text("utf-8")).get("survivor", []) if NOTES.exists() else []
+    return {(note["file"], note["before"], note["after"]): note for note in notes}
+
+
+def describe(mutant: Mutant, note: dict[str, Any]) -> str:
+    """A survivor as a line of the page."""
+    kind = "equivalent: " if note.get("equivalent") else ""
+    return f"- `{mutant.where}` `{mutant.before}` -> `{mutant.after}`  \n  {kind}{note.get('why', 'not looked at')}"
+
+
+def sample(package: str, folder: Path, count: int, seed: int) -> tuple[str, list[str]]:
+    """Judge a package: its line of the table, and a line for every survivor."""
+    usual = look_at_the_usual(package, folder)
+    print(f"{package}: {len(usual.times)} tests, {sum(usual.times.values()):.0f} s without a mutant", flush=True)
+    drawn, places = draw(package, count, seed)
+    notes, survivors, equivalent = read_notes(), [], 0
+    for mutant in drawn:
+        verdict = judge(mutant, folder, usual)
+        word = "SURVIVED" if verdict.survived else "killed"
+        change = f"{mutant.before} -> {mutant.after}"
+        print(f"{word:<9}{verdict.seconds:5.0f} s  {mutant.where}  {change}  [{verdict.by}]", flush=True)
+        if verdict.survived:
+            note = notes.get((str(mutant.path.relative_to(ROOT)), mutant.before, mutant.after), {})
+            equivalent += bool(note.get("equivalent"))
+            survivors.append(describe(mutant, note))
+    killed, counted = len(drawn) - len(survivors), len(drawn) - equivalent
+    shares = f"{killed / len(drawn):.0%} | {killed / counted:.0%}"
+    return f"| {package} | {places} | {len(drawn)} | {killed} | {equivalent} | {shares} |", survivors
 
 
 def main() -> None:
     """Draw, judge, report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=list(PACKAGES))
-    parser.add_argument("--sample", type=int, default=40, help="mutants of each package")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sample", type=int, default=30, help="mutants of each package")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cosmic-ray", type=Path, default=ROOT / "build" / "mutation", help="where it is installed")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"
+    sys.path.append(str(arguments.cosmic_ray))  # last, so that the tests run with the versions they always run with
     for name in HEAVY:
         importlib.import_module(name)
-    lines = ["| package | places to mutate | drawn | killed | score |", "|---|---:|---:|---:|---:|"]
-    survivors: list[Mutant] = []
+    rows: list[str] = []
+    survivors: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         for package in arguments.packages:
-            drawn, places = draw(package, arguments.sample, arguments.seed)
-            alive = [mutant for mutant in drawn if judge(mutant, Path(folder) / "log")]
-            killed = len(drawn) - len(alive)
-            lines.append(f"| {package} | {places} | {len(drawn)} | {killed} | {killed / len(drawn):.0%} |")
+            line, alive = sample(package, Path(folder) / "judged", arguments.sample, arguments.seed)
+            rows.append(line)
             survivors += alive
-    lines += ["", "Survivors:", ""]
-    lines += [f"- `{m.path.relative_to(ROOT)}:{m.line}` {m.operator}: `{m.before}` -> `{m.after}`" for m in survivors]
-    print("\n".join(lines))
+    text = page(f"SAMPLE={arguments.sample} SEED={arguments.seed}", rows, survivors)
+    print(text)
     if arguments.out:
-        arguments.out.write_text("\n".join(lines) + "\n")
+        arguments.out.write_text(text, "utf-8")
 
 
-def judge(mutant: Mutant, log: Path) -> bool:
-    """Whether it survives, told on a line."""
-    begun = time.monotonic()
-    alive = survives(mutant, log)
-    word = "SURVIVED" if alive else "killed"
-    where = f"{mutant.path.relative_to(ROOT)}:{mutant.line}"
-    print(f"{word:<9}{time.monotonic() - begun:6.0f} s  {where}  {mutant.before} -> {mutant.after}", flush=True)
-    return alive
+def page(settings: str, rows: list[str], survivors: list[str]) -> str:
+    """benchmarks/results/mutation.md."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    lines = [
+        *("# Mutation score", ""),
+        f"`make mutation {settings}` on {today}: mutants of cosmic-ray, drawn at random, judged by the quick tests of",
+        "their package (tools/mutation.py). An equivalent mutant changes nothing that a caller could see; it counts as",
+        "survived in the score, and the last column leaves it out.",
+        "",
+        "| package | places to mutate | drawn | killed | equivalent | score | without equivalents |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        *(*rows, "", "## Survivors", "", *survivors),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

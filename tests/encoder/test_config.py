@@ -1,6 +1,7 @@
 """Configurations: what they accept, and what they say when they do not."""
 
 import json
+import math
 
 import pytest
 
@@ -21,6 +22,13 @@ def test_a_configuration_survives_json() -> None:
 def test_the_defaults_are_the_papers_model() -> None:
     config = EncoderConfig()
     assert (config.num_sites, config.mixture_dim, config.num_tokens, config.output_dim) == (4096, 384, 64, 512)
+    (tessellation,) = config.tessellations
+    assert (tessellation.sharpness, tessellation.sharpness_range) == (45.0, (0.5, 500.0))
+    assert (tessellation.logits, tessellation.on_sphere) == ("paper", True)
+    assert (config.hidden_dim, config.num_blocks, config.dropout, config.token_dropout) == (512, 2, 0.5, 0.1)
+    assert (config.token_gate, config.location_temperature, config.final_temperature) == (0.5, 0.5, 0.2)
+    assert (config.image_temperature, config.cosine_attention, config.coordinate_octaves) == (0.05, False, 0)
+    assert config.normalize
 
 
 def test_whole_numbers_are_read_as_floats_where_floats_belong() -> None:
@@ -52,3 +60,68 @@ def test_a_wrong_setting_is_named(values: dict[str, object], words: str) -> None
         EncoderConfig.from_dict(values)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+AT_LEAST_ONE = ("output_dim", "hidden_dim")
+AT_LEAST_NONE = ("num_tokens", "num_blocks", "coordinate_octaves")
+SHARES = ("dropout", "token_dropout")
+TEMPERATURES = ("location_temperature", "final_temperature", "image_temperature")
+EDGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    **dict.fromkeys(AT_LEAST_ONE, ((1, 2), (0, -1))),
+    **dict.fromkeys(AT_LEAST_NONE, ((0, 1), (-1,))),
+    **dict.fromkeys(SHARES, ((0.0, 0.5, 0.999), (-0.001, 1.0, 1.5))),
+    "token_gate": ((0.0, 0.5, 1.0), (-0.001, 1.001)),
+    **dict.fromkeys(TEMPERATURES, ((1e-6, 2.0), (0.0, -0.1, math.inf))),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_a_setting_may_be_as_far_as_its_edge_and_no_further(name: str) -> None:
+    inside, outside = EDGES[name]
+    for value in inside:
+        assert getattr(EncoderConfig(**{name: value}), name) == value  # type: ignore[arg-type]
+    for value in outside:
+        with pytest.raises(ConfigError, match=f"{name} is {value}; it must"):
+            EncoderConfig(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["num_sites", "site_dim"])
+def test_a_tessellation_has_at_least_one_site_of_one_dimension(name: str) -> None:
+    assert getattr(TessellationConfig(**{name: 1}), name) == 1
+    with pytest.raises(ConfigError, match=f"{name} is 0; it must be at least 1"):
+        TessellationConfig(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("low", "sharpness", "high", "fits"),
+    [
+        (2.0, 2.0, 2.0, True),
+        (1.0, 1.0, 3.0, True),
+        (1.0, 3.0, 3.0, True),
+        (0.5, 0.8, 0.9, True),
+        (1.0, 0.9, 3.0, False),
+        (1.0, 3.1, 3.0, False),
+        (0.0, 1.0, 3.0, False),
+        (-1.0, 1.0, 3.0, False),
+        (1.0, 2.0, math.inf, False),
+    ],
+)
+def test_sharpness_starts_within_its_finite_range_above_nothing(
+    low: float, sharpness: float, high: float, fits: bool
+) -> None:
+    if fits:
+        assert TessellationConfig(sharpness=sharpness, sharpness_range=(low, high)).sharpness == sharpness
+    else:
+        with pytest.raises(ConfigError, match=f"sharpness {sharpness} does not lie in sharpness_range"):
+            TessellationConfig(sharpness=sharpness, sharpness_range=(low, high))
+
+
+def test_widths_add_up_over_tessellations() -> None:
+    parts = (TessellationConfig(num_sites=7, site_dim=3), TessellationConfig(num_sites=5, site_dim=4))
+    config = EncoderConfig(tessellations=parts)
+    assert (config.num_sites, config.mixture_dim) == (12, 7)
+
+
+def test_an_unknown_form_of_logits_is_named() -> None:
+    with pytest.raises(ConfigError, match="logits is 'cosine'; it must be 'paper' or 'decoupled'"):
+        TessellationConfig(logits="cosine")  # type: ignore[arg-type]

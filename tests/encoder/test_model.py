@@ -30,10 +30,24 @@ def test_initial_weights_follow_the_paper() -> None:
     assert float(voronoi.embeddings.std()) == pytest.approx(0.02, rel=0.02)
     torch.testing.assert_close(voronoi.sharpness(), torch.full((2000,), 45.0))
     torch.testing.assert_close(tokens.tokens @ tokens.tokens.T, torch.eye(16), rtol=0, atol=1e-5)
-    assert float(tokens.location_logits.weight.std()) == pytest.approx(0.1, rel=0.1)
-    assert float(tokens.location_logits.bias.abs().max()) == 0
+    for logits in (tokens.location_logits, tokens.image_logits):
+        assert float(logits.weight.std()) == pytest.approx(0.1, rel=0.1)
+        assert float(logits.bias.abs().max()) == 0
     assert float(tokens.temperature()) == pytest.approx(0.5)
     assert float(tokens.image_temperature) == pytest.approx(0.05)
+
+
+def test_linear_layers_start_as_pytorchs_own_do() -> None:
+    """Uniform within 1 / sqrt(inputs), weights and biases alike: a deviation of that over sqrt 3."""
+    encoder = build(0, hidden_dim=400)
+    for layer in (encoder.projection, encoder.head.entry, encoder.head.blocks[1].second, encoder.head.exit):
+        bound = layer.in_features**-0.5
+        for drawn in (layer.weight, layer.bias):
+            if drawn is not None and drawn.numel() > 300:
+                assert float(drawn.abs().max()) <= bound
+                assert float(drawn.min()) < -0.97 * bound
+                assert float(drawn.max()) > 0.97 * bound
+                assert float(drawn.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
 
 
 def test_the_default_start_is_on_land() -> None:
@@ -82,6 +96,14 @@ def test_dropout_acts_only_in_training_and_hides_tokens_for_the_whole_batch() ->
     assert (encoder.encode(PLACES).token_attention > 0).all()
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
+def test_as_many_tokens_are_hidden_as_was_asked_for(share: float) -> None:
+    encoder = build(0, token_dropout=share, num_tokens=200).train()
+    torch.manual_seed(0)
+    hidden = [float((encoder.encode(PLACES).token_attention == 0).double().mean()) for _ in range(50)]
+    assert sum(hidden) / 50 == pytest.approx(share, abs=0.02)
+
+
 def test_one_token_always_stays_in_sight() -> None:
     encoder = build(0, token_dropout=0.99, num_tokens=4).train()
     for seed in range(50):
@@ -118,6 +140,27 @@ def test_double_precision_is_more_precise() -> None:
     single = encoder.float()(PLACES)
     assert exact.dtype == torch.float64
     torch.testing.assert_close(single.double(), exact, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_embeddings_are_of_unit_length_and_at_least_single_precision_whatever_the_head_is(dtype: torch.dtype) -> None:
+    encoder = build(3).eval()
+    encoder.head.to(dtype)
+    encoder.norm.to(dtype)
+    encoder.projection.to(dtype)
+    encoder.tokens.to(dtype)
+    encoding = encoder.encode(PLACES)
+    assert encoding.raw.dtype == dtype
+    assert encoding.embedding.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(encoding.embedding.norm(dim=-1).float(), torch.ones(4), rtol=0, atol=1e-6)
+    assert encoding.site_weights.dtype == torch.float32
+
+
+def test_users_may_ask_for_the_heads_own_length() -> None:
+    encoder = build(3, normalize=False).eval()
+    encoding = encoder.encode(PLACES)
+    assert torch.equal(encoding.embedding, encoding.raw)
+    assert not torch.allclose(encoding.raw.norm(dim=-1), torch.ones(4), atol=1e-2)
 
 
 def test_double_coordinates_are_welcome_in_a_single_precision_encoder() -> None:

@@ -1,6 +1,7 @@
 """Which differences between two results exceed their spread."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,6 +38,37 @@ def test_the_bound_is_the_corrected_paired_one() -> None:
     assert row.paired
     assert row.difference == pytest.approx(0.03)
     assert row.bound == pytest.approx(2.776 * np.std(changes, ddof=1) * math.sqrt(1 / 5 + 200 / 800))
+
+
+@pytest.mark.parametrize(("train", "test", "ratio"), [(10, 200, 0.0), (200, 200, 1.0), (201, 200, 200 / 201)])
+def test_draws_that_hardly_overlap_are_independent(train: int, test: int, ratio: float) -> None:
+    """Few labels of many rows: then the mean varies like that of independent draws."""
+    changes = [0.02, 0.05, 0.01, 0.04, 0.03]
+    sides = [results_of({KEY: [draws]}) for draws in (DRAWS, [a + b for a, b in zip(DRAWS, changes, strict=True)])]
+    few = [
+        replace(side, scores=tuple(replace(row, train_rows=train, test_rows=test) for row in side.scores))
+        for side in sides
+    ]
+    (row,) = compare(*few)
+    assert row.bound == pytest.approx(2.776 * np.std(changes, ddof=1) * math.sqrt(1 / 5 + ratio))
+
+
+def test_the_spread_of_seeds_adds_to_that_of_draws() -> None:
+    first, second = [[0.5, 0.6], [0.6, 0.7], [0.4, 0.8]], [[0.7, 0.5], [0.9, 0.6]]
+    (row,) = compare(results_of({KEY: first}), results_of({KEY: second}))
+    draws = np.mean(second, 0) - np.mean(first, 0)
+    variance = np.var(draws, ddof=1) * (1 / 2 + 200 / 800)
+    variance += np.var(np.mean(first, 1), ddof=1) / 3 + np.var(np.mean(second, 1), ddof=1) / 2
+    assert row.bound == pytest.approx(12.706 * math.sqrt(variance))  # two draws: one degree of freedom
+    assert (row.first, row.second) == (pytest.approx(np.mean(first)), pytest.approx(np.mean(second)))
+    assert row.metric == "R2"
+
+
+def test_a_difference_as_large_as_its_bound_does_not_count_yet() -> None:
+    (row,) = compare(results_of({KEY: [[0.25, 0.25]]}), results_of({KEY: [[0.25, 0.25]]}))
+    assert (row.difference, row.bound, row.verdict) == (0.0, 0.0, "within the spread")
+    (row,) = compare(results_of({KEY: [[0.25, 0.25]]}), results_of({KEY: [[0.5, 0.5]]}))
+    assert (row.bound, row.verdict) == (0.0, "higher")
 
 
 def test_different_draws_are_compared_without_pairing() -> None:
@@ -94,5 +126,7 @@ def test_no_difference_is_found_too_often_where_there_is_none() -> None:
 def test_quantiles_match_scipy() -> None:
     from scipy.stats import t
 
-    for freedom in [*range(1, 60), 100, 1000]:
-        assert student_quantile(freedom) == pytest.approx(t.ppf(0.975, freedom), rel=1e-3)
+    for freedom in range(1, 31):
+        assert student_quantile(freedom) == pytest.approx(t.ppf(0.975, freedom), abs=6e-4)  # tables have three digits
+    for freedom in [*range(31, 60), 100, 1000]:
+        assert student_quantile(freedom) == pytest.approx(t.ppf(0.975, freedom), abs=1.4e-4)

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import precision_score, r2_score, recall_score
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from tessearth.errors import ConfigError, DataError, UnknownNameError
-from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, per_class, r2
-from tessearth.evaluation.probes import vote
+from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, per_class, probes, r2
+from tessearth.evaluation.probes import MlpProbe, vote
 from tessearth.evaluation.references import InverseDistance, RandomFeatures
+from tessearth.evaluation.ridge import ALPHAS
 from tessearth.geometry import EARTH_RADIUS_KM
 from tessearth.labels.table import Kind
 from tessearth.places import sample_sphere
@@ -35,6 +37,54 @@ def test_every_probe_learns_what_is_there_and_says_what_it_did(name: str, kind: 
     assert probe.describe()["probe"] == name
     shuffled = RNG.permutation(y)
     assert build_probe(name, kind).fit(X[:700], shuffled[:700]).score(X[700:], shuffled[700:]) < 0.5
+
+
+def test_the_settings_are_the_documented_ones() -> None:
+    assert build_probe("mlp", "regress", seed=3).describe() == {
+        "probe": "mlp",
+        "hidden": 256,
+        "epochs": 30,
+        "fewest_steps": 600,
+        "batch": 512,
+        "learning_rate": 1e-3,
+        "weight_decay": 1e-4,
+        "dropout": 0.1,
+        "seed": 3,
+    }
+    assert build_probe("knn", "regress").describe() == {"probe": "knn", "neighbours": 8}
+    assert build_probe("mlp", "regress").describe()["seed"] == 0
+    assert ALPHAS == (0.1, 1.0, 10.0)
+    nearest = build_reference("inverse-distance", "regress")
+    assert nearest.describe() == {"reference": "inverse-distance", "neighbours": 8, "power": 1}
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(64, 600), (512, 600), (513, 600), (1500, 600), (512 * 21, 30 * 21)])
+def test_few_rows_are_seen_more_often(rows: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *a, **k: (taken.append(1), step(self, *a, **k))[1])
+    monkeypatch.setattr(MlpProbe, "hidden", 4)
+    x = np.resize(X[:, :2], (rows, 2))
+    build_probe("mlp", "regress").fit(x, x[:, 0])
+    assert len(taken) == steps
+
+
+def test_one_row_or_a_column_that_does_not_vary_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MlpProbe, "fewest_steps", 5)
+    one = build_probe("mlp", "regress").fit(X[:1], NUMBERS[:1])
+    assert np.isfinite(one.predict(X[:5])).all()
+    flat = np.concatenate((X[:50], np.full((50, 1), 7.0, dtype=np.float32)), axis=1)
+    assert np.isfinite(build_probe("mlp", "regress").fit(flat, NUMBERS[:50]).predict(flat)).all()
+    same = build_probe("mlp", "regress").fit(X[:50], np.full(50, 2.5))
+    np.testing.assert_allclose(same.predict(X[:50]), 2.5, atol=1)
+
+
+def test_rows_are_asked_for_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = build_probe("knn", "regress").fit(X[:300], NUMBERS[:300])
+    whole = known.predict(X[300:400])
+    for at_once in (1, 300, 299 * 7, 300 * 100):
+        monkeypatch.setattr(probes, "DISTANCES_AT_ONCE", at_once)
+        np.testing.assert_allclose(known.predict(X[300:400]), whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["classify", "regress"])
@@ -115,6 +165,38 @@ def test_votes_are_weighted_and_ties_go_to_the_lowest_code() -> None:
     np.testing.assert_array_equal(vote(values, np.array([[5.0, 1, 1], [1, 1, 1], [1, 1, 2.0]])), [7, 3, 2])
 
 
+def test_random_features_are_the_networks_formula() -> None:
+    network = RandomFeatures(width=300, hidden=400, seed=5)
+    (w0, b0), (w1, b1) = (
+        (network.get_buffer(f"weight_{n}").numpy(), network.get_buffer(f"bias_{n}").numpy()) for n in (0, 1)
+    )
+    assert w0.std() == pytest.approx((2 / 3) ** 0.5, rel=0.1)
+    assert w1.std() == pytest.approx((2 / 400) ** 0.5, rel=0.02)
+    assert b0.std() == pytest.approx(0.3, rel=0.15)
+    assert b1.std() == pytest.approx(0.3, rel=0.15)
+    lat, lon = np.deg2rad(PLACES).T
+    xyz = np.stack((np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)), -1)
+    expected = np.maximum(np.maximum(xyz @ w0 + b0, 0) @ w1 + b1, 0)
+    np.testing.assert_allclose(network.embed(PLACES), expected, rtol=1e-5, atol=1e-6)
+    assert RandomFeatures().embed(PLACES[:2]).shape == (2, 512)
+    many = np.resize(PLACES, (9000, 2))  # more than are worked out at once
+    np.testing.assert_array_equal(network.embed(many)[8990:], network.embed(many[8990:]))
+
+
+def test_references_need_as_many_places_as_neighbours() -> None:
+    assert InverseDistance("regress").fit(PLACES[:8], np.arange(8.0)).predict(PLACES[:1])[0] == pytest.approx(
+        0, abs=1e-6
+    )
+    with pytest.raises(DataError, match="7 places to learn from are fewer than 8 neighbours"):
+        InverseDistance("regress").fit(PLACES[:7], np.arange(7.0))
+
+
+def test_places_on_top_of_each_other_share_their_say() -> None:
+    places = np.concatenate((np.zeros((2, 2)), np.full((6, 2), 40.0)))
+    found = InverseDistance("regress").fit(places, np.array([1.0, 3.0, *[100.0] * 6])).predict(np.zeros((1, 2)))
+    assert found[0] == pytest.approx(2, abs=1e-6)
+
+
 def test_random_features_depend_on_the_seed_and_the_sphere_alone() -> None:
     one = RandomFeatures(width=32, seed=1).embed(PLACES)
     np.testing.assert_array_equal(one, RandomFeatures(width=32, seed=1).embed(PLACES))
@@ -145,7 +227,12 @@ def test_misuse_is_named() -> None:
         build_probe("ridge", "classify").predict(X)
     with pytest.raises(ConfigError, match="has not been fitted yet"):
         build_reference("inverse-distance", "classify").predict(PLACES)
-    with pytest.raises(DataError, match="3 rows to learn from are fewer than 8 neighbours"):
-        build_probe("knn", "classify").fit(X[:3], CODES[:3])
+    for rows in (3, 7):
+        with pytest.raises(DataError, match=f"{rows} rows to learn from are fewer than 8 neighbours"):
+            build_probe("knn", "classify").fit(X[:rows], CODES[:rows])
+    build_probe("knn", "classify").fit(X[:8], CODES[:8])
+    for one, other in ((CODES[:0], CODES[:0]), (CODES[:4].reshape(2, 2), CODES[:4].reshape(2, 2))):
+        with pytest.raises(DataError, match="cannot be scored"):
+            r2(one, other)
     with pytest.raises(DataError, match="cannot be scored"):
         accuracy(CODES, CODES[:5])

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from tessearth.evaluation.model_names import read_models, split_names
 from tessearth.evaluation.plan import build_plan, check_draw, name_tasks, rows_within
 from tessearth.evaluation.probes import build_probe
 from tessearth.evaluation.references import build_reference
-from tessearth.evaluation.results import Results, Skipped, read_results
+from tessearth.evaluation.results import Breakdown, Results, Skipped, read_results, to_json, write_results
 from tessearth.evaluation.runner import evaluate
 from tessearth.evaluation.splits import Split, build_splits
 from tessearth.evaluation.tasks import Task
 from tessearth.inference.embedder import Embedder
 from tessearth.labels import LABELS
 from tests.conftest import tiny_encoder
-from tests.evaluation.fabricate import PLACES, ROWS, class_task, number_task, write_table
+from tests.evaluation.fabricate import PLACES, ROWS, class_task, number_task, results_of, write_table
 
 ENCODER = tiny_encoder(dtype=torch.float32)
 
@@ -149,6 +150,32 @@ def test_the_cache_keeps_to_its_bound_and_drops_what_was_not_used_for_longest(tm
     assert kept.read("a", "places", (100, 11)) is None
     kept.write("e", "places", np.ones((3000, 100), dtype=np.float32))  # larger than the bound: not kept
     assert kept.read("a", "places", (100, 10)) is not None
+
+
+def test_a_cache_holds_exactly_as_much_as_its_bound(tmp_path: Path) -> None:
+    rows = np.ones((100, 10), dtype=np.float32)
+    sized = EmbeddingCache(tmp_path, 10**9)
+    sized.write("a", "places", rows)
+    size = sized.path("a", "places").stat().st_size
+    for limit, kept in ((2 * size, 2), (2 * size - 1, 1), (size, 1)):
+        cache = EmbeddingCache(tmp_path / str(limit), limit)
+        cache.folder.mkdir()
+        for name in "ab":
+            cache.write(name, "places", rows)
+        assert len(list(cache.folder.iterdir())) == kept
+        assert cache.read("b", "places", (100, 10)) is not None
+    small = EmbeddingCache(tmp_path, rows.nbytes - 1)
+    small.write("b", "places", rows)  # larger than all there may be: what is there stays
+    assert sized.read("a", "places", (100, 10)) is not None
+    assert EmbeddingCache().limit_bytes == 2 * 10**9
+
+
+def test_embeddings_are_known_by_model_and_places(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path)
+    paths = {cache.path(model, places) for model in ("m", "n") for places in ("p", "q")}
+    assert len(paths) == 4
+    assert cache.path("m", "p") == EmbeddingCache(tmp_path).path("m", "p")
+    assert all(len(path.stem) == 40 for path in paths)
 
 
 def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,8 +411,19 @@ def test_models_have_labels_and_members(tmp_path: Path) -> None:
     ]
     assert [tuple(group) for group in read_models({"a": "x", "b": ["y", "z"]})] == [("a", ("x",)), ("b", ("y", "z"))]
     assert split_names("a, b,c") == ["a", "b", "c"]
-    with pytest.raises(ConfigError, match="empty name between commas"):
-        split_names("a,,b")
+    for wrong in ("a,,b", "", "a,", " , b"):
+        with pytest.raises(ConfigError, match="empty name between commas"):
+            split_names(wrong)
+    for wrong in (":x", "mine:", "mine:x||y", "x|", "  "):
+        with pytest.raises(ConfigError, match=r"has an empty name in it; write label:member\|member"):
+            read_models(wrong)
+    with pytest.raises(ConfigError, match="a label stands for no model"):
+        read_models({"a": []})
+    assert [tuple(group) for group in read_models(" mine : x | y ")] == [("mine", ("x", "y"))]
+    assert [tuple(group) for group in read_models("a|b:c")] == [("a|b:c", ("a", "b:c"))]
+    assert [tuple(group) for group in read_models(("x", "y"))] == [("x", ("x",)), ("y", ("y",))]
+    path = Path("some") / "where"
+    assert [tuple(group) for group in read_models(path)] == [(str(path), (path,))]
 
 
 def test_names_for_several_tasks_are_spelled_out(tmp_path: Path) -> None:
@@ -439,6 +477,53 @@ def test_a_results_file_that_cannot_be_used_is_one_line(tmp_path: Path, wrong: s
     assert words in str(told.value)
     assert str(path) in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(("member", "known"), [(0, True), (1, True), (2, False), (-1, False)])
+def test_scores_are_of_members_that_are_there(tmp_path: Path, member: int, known: bool) -> None:
+    found = results_of({("m", "t", "random"): [[0.5], [0.6]]})
+    write_results(replace(found, scores=(*found.scores, replace(found.scores[0], member=member))), tmp_path / "r.json")
+    if known:
+        assert len(read_results(tmp_path / "r.json").scores) == 3
+    else:
+        with pytest.raises(DataError, match=f"row 2 is of model 'm', member {member}, task 't': not listed"):
+            read_results(tmp_path / "r.json")
+
+
+def test_breakdowns_are_of_models_and_tasks_that_are_there(tmp_path: Path) -> None:
+    found = results_of({("m", "t", "random"): [[0.5]]})
+    for model, task, known in (("m", "t", True), ("n", "t", False), ("m", "u", False)):
+        row = Breakdown(model=model, task=task, split="random", draw="random-42", probe="ridge")
+        write_results(replace(found, breakdowns=(row,)), tmp_path / "r.json")
+        if known:
+            assert read_results(tmp_path / "r.json").breakdowns == (row,)
+        else:
+            with pytest.raises(DataError, match="not listed"):
+                read_results(tmp_path / "r.json")
+
+
+def test_plain_values_are_what_json_can_hold() -> None:
+    given = {
+        1: np.float32(0.5),
+        "n": [np.int64(3), float("nan"), float("inf"), -float("inf"), None, True, "x"],
+        "deep": {"p": Path("a/b"), "t": (1, 2.5)},
+        "scalar": np.array(float("nan")),
+    }
+    plain = to_json(given)
+    assert plain == {
+        "1": 0.5,
+        "n": [3, None, None, None, None, True, "x"],
+        "deep": {"p": "a/b", "t": [1, 2.5]},
+        "scalar": None,
+    }
+    assert plain["n"][5] is True
+    assert json.loads(json.dumps(plain)) == plain
+
+
+def test_what_was_skipped_says_where() -> None:
+    assert Skipped(reason="r").line() == "r"
+    assert Skipped(reason="r", model="m", task="t", split="s").line() == "model m, task t, split s: r"
+    assert Skipped(reason="r", split="s").where() == "split s"
 
 
 def test_missing_results_are_named(tmp_path: Path) -> None:

@@ -75,6 +75,38 @@ def test_regions_share_no_block(side: float, seed: int) -> None:
         assert (len(latlon) + one in inside) == (len(latlon) + other in inside)
 
 
+@pytest.mark.parametrize("side", [2, 7, 10, 20, 45])
+def test_a_row_has_as_many_equal_columns_as_fit_at_its_middle(side: float) -> None:
+    """One column more would be narrower than the block is high; the rows at the poles are one block each."""
+    rows = round(180 / side)
+    lon = (np.arange(7200) + 0.5) / 20 - 180
+    seen: list[int] = []
+    for row in range(rows):
+        middle = (row + 0.5) * 180 / rows - 90
+        ids = block_ids(np.stack((np.full_like(lon, middle), lon), -1), side)
+        columns, widths = np.unique(ids, return_counts=True)
+        around = 360 * np.cos(np.deg2rad(middle))
+        if row in (0, rows - 1):
+            assert len(columns) == 1
+        else:
+            assert around / len(columns) >= side > around / (len(columns) + 1)
+        assert np.ptp(widths) <= 1
+        assert ids[0] == columns[0]
+        assert (np.diff(ids) >= 0).all()
+        seen += columns.tolist()
+        for edge in (middle - 89.99 / rows, middle + 89.99 / rows):
+            np.testing.assert_array_equal(block_ids(np.stack((np.full_like(lon, edge), lon), -1), side), ids)
+    assert seen == list(range(len(seen)))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.5, 0.8])
+def test_as_many_rows_are_held_out_as_was_asked_for(share: float) -> None:
+    regional = regional_split(PLACES, 10, test_share=share)
+    assert len(regional.test) / len(PLACES) == pytest.approx(share, abs=0.01)
+    assert len(random_split(1000, test_share=share).test) == round(1000 * share)
+    assert len(random_split(1001, test_share=share).test) == int(1001 * share) + 1
+
+
 def test_another_seed_holds_out_other_regions() -> None:
     tests = {tuple(split.test) for split in build_splits("10deg", PLACES)}
     assert len(tests) == len(RANGE_SEEDS)
@@ -83,8 +115,11 @@ def test_another_seed_holds_out_other_regions() -> None:
 def test_a_planted_leak_is_caught() -> None:
     split = regional_split(PLACES, 10)
     moved = Split("moved", np.append(split.train, split.test[0]), split.test[1:])
-    with pytest.raises(DataError, match="split moved leaks: blocks of 10 degrees on both sides: 1, "):
+    with pytest.raises(DataError, match="split moved leaks: blocks of 10 degrees on both sides: 1, ") as caught:
         check_no_leak(moved, PLACES, 10)
+    block = block_ids(PLACES, 10)
+    lat, lon = PLACES[next(row for row in moved.train if block[row] in block[moved.test])]
+    assert str(caught.value).endswith(f"1, the first at ({lat:g}, {lon:g})")
     repeated = Split("repeated", np.append(split.train, split.test[0]), split.test)
     with pytest.raises(DataError, match="leaks: rows on both sides: 1, "):
         check_no_leak(repeated, PLACES)
@@ -114,6 +149,10 @@ def test_every_kind_of_split_is_drawn_by_name() -> None:
         "random": 1,
         **dict.fromkeys(["random5", "2deg", "10deg", "20deg", "few10", "few100", "few1000"], 5),
     }
+    assert [split.name for split in build_splits("random5", PLACES)] == [f"random-{seed}" for seed in range(42, 47)]
+    assert [split.name for split in build_splits("20deg", PLACES)] == [f"20deg-{seed}" for seed in range(42, 47)]
+    assert [split.name for split in build_splits("few10", PLACES)] == [f"few-10-{seed}" for seed in range(42, 47)]
+    assert {len(split.train) for split in build_splits("few100", PLACES)} == {100}
 
 
 def test_two_uneven_blocks_leave_both_sides_rows() -> None:
@@ -131,7 +170,19 @@ def test_impossible_splits_are_refused() -> None:
         few_shot_split(100, 1000)
     with pytest.raises(DataError, match="1 rows cannot be divided"):
         random_split(1)
-    with pytest.raises(ConfigError, match="block_degrees is 0"):
-        block_ids(PLACES, 0)
+    for side in (0, -1, 180.1):
+        with pytest.raises(ConfigError, match=f"block_degrees is {side}; it must be above 0 and at most 180"):
+            block_ids(PLACES, side)
+    for share in (0, 1, -0.1, 1.1):
+        with pytest.raises(ConfigError, match=f"test_share is {share}; it must lie between 0 and 1"):
+            random_split(10, test_share=share)
+        with pytest.raises(ConfigError, match=f"test_share is {share}; it must lie between 0 and 1"):
+            regional_split(PLACES, 10, test_share=share)
+    with pytest.raises(DataError, match="2 rows cannot be divided 10% to 90%"):
+        random_split(2, test_share=0.9)
+    with pytest.raises(DataError, match="0 labels were asked for"):
+        few_shot_split(100, 0)
+    assert len(few_shot_split(100, 80).train) == 80
+    assert len(few_shot_split(100, 1).train) == 1
     with pytest.raises(UnknownNameError, match="did you mean '10deg'"):
         build_splits("10degree", PLACES)

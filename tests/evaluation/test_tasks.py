@@ -1,5 +1,7 @@
 """Tasks: the embedded labels, the published files, checkerboards, tables of one's own, and what cannot be evaluated."""
 
+import gc
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +138,18 @@ def test_a_table_of_ones_own_in_any_format(tmp_path: Path, suffix: str) -> None:
     np.testing.assert_allclose(ph.target, LAT / 10)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
+def test_a_table_that_was_read_is_closed(tmp_path: Path, suffix: str) -> None:
+    path, frame = tmp_path / f"mine.{suffix}", pd.DataFrame({"lat": LAT, "lon": LON, "ph": LAT / 10})
+    frame.to_parquet(path) if suffix == "parquet" else frame.to_csv(path, index=False)
+    gc.collect()  # what others left open is not counted
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", ResourceWarning)
+        load_task(f"{path}:ph")
+        gc.collect()
+    assert [str(warning.message) for warning in heard if warning.category is ResourceWarning] == []
+
+
 def test_the_kind_can_be_said(tmp_path: Path) -> None:
     pd.DataFrame({"lat": LAT, "lon": LON, "zone": np.arange(ROWS) % 3}).to_csv(tmp_path / "a.csv", index=False)
     assert load_task(f"{tmp_path}/a.csv:zone").kind == "regress"
@@ -211,3 +225,66 @@ def test_a_name_that_is_no_task_is_one_line(tmp_path: Path, published: Path) -> 
         load_task("range/biome")
     with pytest.raises(TableError, match="there is no such file"):
         load_task("range/biome", data_dir=tmp_path / "elsewhere")
+
+
+def table_task(*counts: int, kind: str = "classify") -> Task:
+    codes = np.repeat(np.arange(len(counts)), counts)
+    target = codes if kind == "classify" else codes * 1.0
+    names = tuple(f"c{i}" for i in range(len(counts))) if kind == "classify" else ()
+    return Task(name="t", kind=kind, latlon=np.zeros((len(codes), 2)), target=target, classes=names)  # type: ignore[arg-type]
+
+
+def test_a_class_must_fill_ten_folds_twice_and_a_number_three() -> None:
+    assert check_task(table_task(20, 2)).notes == ()
+    with pytest.raises(DataError, match=r"no class has more than 19 of the 21 rows, too few for 10 folds$"):
+        check_task(table_task(19, 2))
+    assert check_task(table_task(3, 3, kind="regress")).notes == ()
+    with pytest.raises(DataError, match="5 rows are too few for 3 folds; it needs at least 6"):
+        check_task(table_task(3, 2, kind="regress"))
+    with pytest.raises(DataError, match="task t: no row has a target"):
+        check_task(table_task())
+
+
+def test_numbers_taken_for_classes_are_guessed_where_most_rows_differ() -> None:
+    with pytest.raises(DataError, match="give it as :regress"):
+        check_task(table_task(11, *[1] * 10))
+    with pytest.raises(DataError, match=r"folds$"):
+        check_task(table_task(12, *[1] * 10))
+
+
+@pytest.mark.parametrize(
+    ("rare", "said"),
+    [
+        (1, "1 of 2 classes seen once (c1): kept"),
+        (3, "3 of 4 classes seen once (c1, c2, c3): kept"),
+        (4, "4 of 5 classes seen once (c1, c2, c3, ...): kept"),
+    ],
+)
+def test_up_to_three_classes_seen_once_are_named(rare: int, said: str) -> None:
+    (note,) = check_task(table_task(20, *[1] * rare)).notes
+    assert note.startswith(said)
+    assert check_task(table_task(20, 2, 3)).notes == ()
+
+
+@pytest.mark.parametrize("supports", ["15", "1000001", "-20", "16.5", ""])
+def test_a_checkerboard_has_at_least_as_many_supports_as_colours(supports: str) -> None:
+    with pytest.raises(ConfigError, match="must end in a number of supports from 16 to 1000000"):
+        load_task(f"checkerboard-{supports}")
+    assert load_task("checkerboard-16").about == {"supports": 16, "colours": 16}
+
+
+def test_places_are_told_apart_a_block_at_a_time() -> None:
+    """Twenty thousand places and two thousand supports are more products than are held at once."""
+    small, large = load_task("checkerboard-2000"), load_task("checkerboard-100")
+    np.testing.assert_array_equal(small.latlon, large.latlon)
+    assert small.split is not None
+    np.testing.assert_array_equal(np.concatenate((small.split.train, small.split.test)), np.arange(20_000))
+    assert len(np.unique(small.target)) == 16
+
+
+def test_a_file_and_a_column_may_have_colons_and_blanks_around_them(tmp_path: Path) -> None:
+    pd.DataFrame({"lat": LAT, "lon": LON, "y": LAT}).to_csv(tmp_path / "a.csv", index=False)
+    assert load_task(f"{tmp_path}/a.csv : y").kind == "regress"
+    assert load_task(f"{tmp_path}/a.csv: y :regress").about == {"files": ["a.csv"], "column": "y"}
+    with pytest.raises(TableError, match="names no file"):
+        load_task(":y")

@@ -1,6 +1,7 @@
 """Draws side by side give what they give one by one."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ def test_an_error_is_raised_and_what_waits_is_not_begun() -> None:
         begun.append(item)
         if item == 0:
             raise KeyboardInterrupt
+        time.sleep(0.02)  # all of them would take ten seconds: long enough for the error to be seen on a busy machine
         return item
 
     with pytest.raises(KeyboardInterrupt):
@@ -52,3 +54,18 @@ def test_scores_do_not_depend_on_how_many_work(monkeypatch: pytest.MonkeyPatch) 
         made = Runner(plan, ["ridge", "knn"], torch.device("cpu")).run(groups, True, {}, lambda *_: None)
         found.append((made.results.scores, made.results.breakdowns))
     assert found[0] == found[1]
+
+
+def test_there_are_never_more_than_eight_however_many_are_asked_for() -> None:
+    at_work: set[int] = set()
+    most: list[int] = []
+
+    def work(item: int) -> int:
+        at_work.add(item)
+        most.append(len(at_work))
+        time.sleep(0.05)
+        at_work.discard(item)
+        return item
+
+    assert list(side_by_side(work, range(24), 100)) == list(range(24))
+    assert 2 < max(most) <= 8

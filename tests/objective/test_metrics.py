@@ -44,3 +44,24 @@ def test_tokens_used_alike_and_tokens_used_alone() -> None:
     assert halves.entropy == pytest.approx(math.log(2) / math.log(4))
     assert halves.effective_tokens == pytest.approx(2)
     assert halves.share_above_uniform == 0.5
+
+
+def test_the_same_is_found_a_block_of_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(2)
+    place, image = F.normalize(torch.randn(2, 30, 4, generator=generator), dim=-1)
+    whole = retrieval(place, image)
+    for rows in (1, 4, 29, 30, 31):
+        monkeypatch.setattr(metrics, "ROWS_AT_ONCE", rows)
+        assert retrieval(place, image) == whole
+
+
+def test_one_token_alone_has_no_entropy_and_is_no_more_used_than_evenly() -> None:
+    assert token_statistics(torch.ones(6, 1)) == (0.0, 1.0, 0.0)
+
+
+def test_entropy_is_that_of_each_place_and_use_that_of_all_together() -> None:
+    """Every place looks at one token alone, each at another: none is sure of all, yet together they use all alike."""
+    found = token_statistics(torch.eye(4))
+    assert (found.entropy, found.effective_tokens, found.share_above_uniform) == (0.0, 1.0, 0.0)
+    uneven = token_statistics(torch.eye(4)[[0, 0, 1, 2]])
+    assert uneven.share_above_uniform == 0.25

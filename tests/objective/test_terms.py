@@ -158,3 +158,68 @@ def test_weights_below_zero_and_objectives_of_nothing_are_refused() -> None:
         ObjectiveConfig(alignment=-1.0)
     with pytest.raises(ConfigError, match="every weight"):
         ObjectiveConfig(contrastive=0.0, reconstruction=0.0, alignment=0.0)
+
+
+def test_the_defaults_are_the_papers_weights() -> None:
+    weights = ObjectiveConfig()
+    assert [getattr(weights, name) for name in TERMS] == [1.0, 100.0, 0.1, 0.0]
+    assert (weights.reduction, weights.negatives, weights.prefixes, weights.position) == ("mean", "gathered", (), 0.0)
+    assert (weights.position_degrees, weights.position_decay) == (16, 1.0)
+
+
+FITS: list[dict[str, object]] = [
+    {"contrastive": 0.0},
+    {"contrastive": 0.0, "reconstruction": 0.0, "alignment": 0.001},
+    {"distillation": 0.5, "prefixes": (1, 2)},
+    {"distillation": 0.5, "position": 0.5},
+    {"position_degrees": 1},
+    {"position_degrees": 100},
+    {"position_decay": 0.0},
+]
+DOES_NOT_FIT: list[tuple[dict[str, object], str]] = [
+    ({"contrastive": -0.5}, "objective.contrastive is -0.5; a weight must be 0 or more"),
+    ({"distillation": math.nan}, "objective.distillation is nan; a weight must be 0 or more"),
+    ({"distillation": 0.5, "position": -0.5}, "objective.position and objective.position_decay must be 0 or more"),
+    ({"position_decay": -0.5}, "objective.position and objective.position_decay must be 0 or more"),
+    ({"position_degrees": 0}, "objective.position_degrees is 0; it lies between 1 and 100"),
+    ({"position_degrees": 101}, "objective.position_degrees is 101; it lies between 1 and 100"),
+    ({"position": 0.5}, "objective.position is a part of what is distilled; set objective.distillation above 0"),
+    ({"distillation": 0.5, "prefixes": (0,)}, "objective.prefixes is [0]; widths are different and at least 1"),
+    ({"distillation": 0.5, "prefixes": (2, 2)}, "objective.prefixes is [2, 2]; widths are different and at least 1"),
+    ({"prefixes": (2,)}, "objective.prefixes are widths to distil from; set objective.distillation above 0"),
+]
+
+
+@pytest.mark.parametrize("values", FITS, ids=str)
+def test_a_weight_may_be_as_far_as_its_edge(values: dict[str, object]) -> None:
+    weights = ObjectiveConfig(**values)  # type: ignore[arg-type]
+    assert {name: getattr(weights, name) for name in values} == values
+
+
+@pytest.mark.parametrize(("values", "words"), DOES_NOT_FIT, ids=lambda part: str(part)[:40])
+def test_a_weight_beyond_its_edge_is_named(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ObjectiveConfig(**values)  # type: ignore[arg-type]
+    assert str(caught.value) == words
+
+
+def test_an_encoder_without_tokens_has_no_token_terms() -> None:
+    bare = sides()._replace(location_attention=None, image_attention=None, reconstructed=None)
+    terms = total_loss(bare, ObjectiveConfig())
+    assert float(terms.reconstruction) == float(terms.alignment) == 0
+    assert float(terms.total) == pytest.approx(float(terms.contrastive))
+    for part in ("location_attention", "image_attention"):
+        assert float(total_loss(sides()._replace(**{part: None}), ObjectiveConfig()).alignment) == 0
+
+
+@pytest.mark.parametrize("part", ["decoded", "feature", "variance"])
+def test_without_a_decoder_nothing_is_distilled(part: str) -> None:
+    assert float(total_loss(sides()._replace(**{part: None}), ObjectiveConfig(distillation=2.0)).distillation) == 0
+
+
+def test_the_zero_of_a_term_left_out_asks_for_no_gradient() -> None:
+    scale = torch.tensor(9.0, dtype=torch.float64, requires_grad=True)
+    terms = total_loss(sides()._replace(scale=scale), ObjectiveConfig())
+    assert terms.contrastive.requires_grad
+    assert not terms.distillation.requires_grad
+    assert terms.distillation.dtype == scale.dtype
