@@ -14,7 +14,7 @@ from tessearth.inference.mixtures import TessellationMixture
 
 Floats = npt.NDArray[np.float32]
 
-LIGHT = (16.0, 256.0)
+LIGHT = (128.0, 512.0)
 """How many times less than epsilon a site weighs that one tries to leave out, the boldest try first."""
 
 ROUNDED_SUM = 0.9
