@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.encoder.sites import LAND_SHARE, land_lattice, start_sites
+from tessearth.encoder.sites import LAND_SHARE, _outwards, land_lattice, start_sites
 from tessearth.errors import ConfigError
 from tessearth.geometry import fibonacci_lattice, xyz_to_latlon
 from tessearth.land import is_inhabited_land, is_land
@@ -76,6 +76,11 @@ def test_land_of_another_share_is_met_all_the_same(share: float) -> None:
     candidates = [fibonacci_lattice(size) for size in sizes_that_fit(num_sites, share)]
     kept = [lattice[torch.from_numpy(cap(share)(xyz_to_latlon(lattice).numpy()))] for lattice in candidates]
     assert any(torch.equal(found, lattice) for lattice in kept)
+
+
+def test_sizes_are_tried_outwards_and_never_below_one() -> None:
+    assert list(_outwards(10, 4)) == [10, 11, 9, 12, 8]
+    assert list(_outwards(2, 6)) == [2, 3, 1, 4, 5]
 
 
 def test_of_two_surpluses_the_smaller_is_thinned_from_end_to_end() -> None:
