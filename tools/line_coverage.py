@@ -9,7 +9,6 @@ What a line costs to watch makes everything slower, so a test of a time limit ma
 those that fail are named on the page.
 """
 
-import argparse
 import datetime
 import json
 import os
@@ -119,14 +118,11 @@ def page(suites: Sequence[Suite], files: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Run, add up, tell."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("tests", nargs="*", help="what pytest is given; everything, and a page about it, when left out")
-    given, options = parser.parse_known_args()
+    """Run, add up, tell; what is given goes to pytest."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-    wanted = {"these tests": (*given.tests, *options)} if given.tests or options else SUITES
+    wanted = {"these tests": tuple(sys.argv[1:])} if sys.argv[1:] else SUITES
     suites = [run(name, arguments) for name, arguments in wanted.items()]
     files = combine()
     print("\n".join(table(files)))

@@ -18,6 +18,7 @@ import argparse
 import ast
 import contextlib
 import datetime
+import difflib
 import importlib
 import itertools
 import json
@@ -167,8 +168,8 @@ def make(package: str, path: Path, name: str, occurrence: int, line: int) -> Mut
         return None
     if mutated is None or strip(mutated) in (strip(source), None):
         return None
-    lines = itertools.zip_longest(source.splitlines(), mutated.splitlines(), fillvalue="")
-    before, after = next((a.strip(), b.strip()) for a, b in lines if a != b)
+    changed = [text for text in difflib.ndiff(source.splitlines(), mutated.splitlines()) if text[2:].strip()]
+    before, after = (next((text[2:].strip() for text in changed if text[0] == sign), "") for sign in "-+")
     return Mutant(package, path, name.partition("/")[2], line, before, after, mutated)
 
 

@@ -121,6 +121,7 @@ def test_the_most_frequent_classes_get_colours_and_the_rest_is_counted(draw: Any
     assert colours(axes[0]) == [expected.get(code, OTHER_COLOUR) for code in codes.tolist()]
     words = [text.get_text() for text in axes[0].get_legend().get_texts()]
     assert words == [*map(str, frequent), "3 others"]
+    assert [axis.get_legend()._ncols for axis in axes] == [4, 4, 2]  # legends of more would leave their map
 
 
 def test_a_local_map_is_framed_a_little_wider_than_its_places(draw: Any) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tessearth.evaluation.report import build_report, class_grid
-from tessearth.evaluation.report_blocks import Grid, Heading, Listing, Paragraph
+from tessearth.evaluation.report_blocks import Entry, Grid, Heading, Listing, Paragraph
+from tessearth.evaluation.report_markdown import markdown_table
 from tessearth.evaluation.results import Breakdown, ClassTable, ContinentTable, Member, Model, Results, Skipped
 from tests.evaluation.fabricate import results_of
 
@@ -152,3 +153,9 @@ def test_up_to_ten_classes_are_all_shown_and_of_more_the_ends(classes: int, show
     )
     assert class_grid(breakdown("t", "s", classes=replace(table, rows=(9,) * classes))) is None
     assert class_grid(breakdown("t", "s")) is None
+
+
+def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:
+    rows = ((Entry("x"), Entry("1"), Entry("2")),)
+    for words, line in ((False, "| --- | ---: | ---: |"), (True, "| --- | --- | --- |")):
+        assert markdown_table(Grid(("", "a", "b"), rows, words)).splitlines() == ["|  | a | b |", line, "| x | 1 | 2 |"]

@@ -243,8 +243,8 @@ MUTATIONS = [
     Mutation(
         "bits: a store's manifest",
         "imagery/store.py",
-        "if checksum is not None and checksum != _manifest_sha256(manifest):",
-        "if False:",
+        "if manifest.pop(CHECKSUM, None) != _manifest_sha256(manifest):",
+        "if not manifest.pop(CHECKSUM, None):",
         f"{STORE_BITS}[manifest.json]",
     ),
     Mutation(

@@ -132,7 +132,7 @@ def read_embeddings(path: Path) -> Any:
 
 
 def make_land(folder: Path) -> Path:
-    np.save(folder / "plain.npy", np.arange(0, 900, 3))
+    np.save(folder / "plain.npy", np.arange(300) << 20)  # far apart: with one bit turned most still rise
     write_sealed(folder / "land.npy", (folder / "plain.npy").read_bytes())
     return folder / "land.npy"
 
@@ -224,7 +224,8 @@ def read_store(path: Path) -> Any:
     store = FeatureStore(path.parent)
     assert store.components is not None
     directions = (path.parent / "components.safetensors").read_bytes()
-    return store.latlon, store.places.validation, np.array(store.features), np.array(store.components), directions
+    arrays = np.array(store.features), np.array(store.components)
+    return store.manifest, store.latlon, store.places.validation, *arrays, directions
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path} is of format {manifest.get('format_version')}, this tessearth reads format {FORMAT_VERSION}"
         )
-    checksum = manifest.pop(CHECKSUM, None)  # manifests from before there was one have none
-    if checksum is not None and checksum != _manifest_sha256(manifest):
+    if manifest.pop(CHECKSUM, None) != _manifest_sha256(manifest):
         raise DataError(f"{path / MANIFEST} is damaged: it does not match its own checksum; make the store again")
     missing = [key for key in (*NEEDED, *(["chunks"] if manifest.get("complete") else [])) if key not in manifest]
     if missing:
