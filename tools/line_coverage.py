@@ -27,7 +27,7 @@ WORK = ROOT / "build" / "coverage"
 PAGE = ROOT / "benchmarks" / "results" / "coverage.md"
 SUITES = {
     "the suite of `make test`": ("-n", "2", "-m", "not slow"),
-    "the slow suites and all faults": ("-m", "slow"),
+    "the slow suites and all faults": ("-n", "2", "--dist", "loadfile", "-m", "slow"),
 }
 LOWEST = 12
 NOTES = {
