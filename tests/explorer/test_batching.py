@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tessearth.explorer.batching import AT_LEAST, ROUND_POINTS, Batcher, OverloadedError, StoppedError
+from tests.coroutines import run
 
 DIM = 3
 
@@ -29,7 +30,7 @@ def test_every_request_gets_the_embeddings_of_its_own_places() -> None:
                 np.testing.assert_array_equal(got, double(one))
             assert batcher.pending == 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_waits_is_embedded_together() -> None:
@@ -44,7 +45,7 @@ def test_what_waits_is_embedded_together() -> None:
         async with Batcher(slow, DIM, max_pending=1000) as batcher:
             await asyncio.gather(*(batcher.embed(places(1, seed=i)) for i in range(100)))
 
-    asyncio.run(main())
+    run(main())
     assert sum(sizes) == 100
     assert len(sizes) <= 3
 
@@ -64,7 +65,7 @@ def test_one_place_does_not_wait_for_a_long_table() -> None:
             await table
             return single, time.perf_counter() - start
 
-    single, table = asyncio.run(main())
+    single, table = run(main())
     assert single < table / 2
 
 
@@ -75,7 +76,7 @@ def test_more_than_the_limit_is_refused_at_once() -> None:
                 await batcher.embed(places(11))
             assert len(await batcher.embed(places(10))) == 10
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_request_nobody_waits_for_is_dropped() -> None:
@@ -99,7 +100,7 @@ def test_a_request_nobody_waits_for_is_dropped() -> None:
             await batcher.embed(places(2))
             assert batcher.pending == 0
 
-    asyncio.run(main())
+    run(main())
     assert 77 not in seen
 
 
@@ -115,7 +116,7 @@ def test_an_error_reaches_those_who_asked_and_the_next_goes_on() -> None:
                 await batcher.embed(np.array([[1.0, 2.0]]))
             assert (await batcher.embed(np.array([[2.0, 2.0]]))).shape == (1, DIM)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_stopping_answers_those_who_wait() -> None:
@@ -134,4 +135,4 @@ def test_stopping_answers_those_who_wait() -> None:
         with pytest.raises(StoppedError):
             await batcher.embed(places(1))
 
-    asyncio.run(main())
+    run(main())

@@ -1,12 +1,12 @@
 """Long texts go out compressed, the same text as without; whoever does not take that gets it plain."""
 
-import asyncio
 import gzip
 from typing import Any
 
 import pytest
 
 from tessearth.explorer.compressing import Compressing
+from tests.coroutines import run
 from tests.explorer.serving import Client
 
 LONG = b"sites of the sphere, " * 1000
@@ -27,7 +27,7 @@ def ask(path: str, accepted: bytes, *parts: bytes) -> tuple[dict[bytes, bytes], 
         sent.append(message)
 
     scope = {"type": "http", "path": path, "headers": [(b"accept-encoding", accepted)] if accepted else []}
-    asyncio.run(Compressing(inner)(scope, None, send))  # type: ignore[arg-type] # nobody receives
+    run(Compressing(inner)(scope, None, send))  # type: ignore[arg-type] # nobody receives
     return dict(sent[0]["headers"]), b"".join(message["body"] for message in sent[1:])
 
 

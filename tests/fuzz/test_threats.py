@@ -1,7 +1,6 @@
 """What docs/security.md promises, each claim shown once."""
 
 import ast
-import asyncio
 import contextlib
 import gzip
 import http.server
@@ -22,6 +21,7 @@ import torch
 
 import tessearth
 from tessearth.errors import CoordinateError, DataError, TableError, TessearthError
+from tests.coroutines import run
 
 SOURCE = Path(tessearth.__file__).parent
 NEVER_CALLED = {"eval", "exec", "os.system", "pickle.load", "pickle.loads", "marshal.loads", "yaml.load", "joblib.load"}
@@ -271,7 +271,7 @@ def test_the_server_listens_to_this_machine_alone_and_other_pages_may_not_read_i
     for command in (serve.serve, explore.explore):
         assert inspect.signature(command).parameters["host"].default == "127.0.0.1"
     app = build_app(Served(tessearth.Embedder(small_encoder(), device="cpu"), ServeSettings()))
-    start = asyncio.run(answer_to(app, "/health", {"origin": "https://elsewhere.example"}))[0]
+    start = run(answer_to(app, "/health", {"origin": "https://elsewhere.example"}))[0]
     assert start["status"] == 200
     assert not any(name.lower().startswith(b"access-control-") for name, _ in start["headers"])
 
