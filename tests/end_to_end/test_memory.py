@@ -10,6 +10,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from tests.memory import PEAK
+
 PLACES = 1_000_000
 THREADS = {**os.environ, "OMP_NUM_THREADS": "2"}
 
@@ -42,9 +44,8 @@ def test_encoding_a_million_rows_peaks_under_one_and_a_half_gigabytes(tmp_path: 
 
 def test_embedding_a_million_places_adds_under_half_a_gigabyte_to_the_result(tmp_path: Path) -> None:
     code = """
-import resource, sys
+import sys
 import numpy as np, tessearth
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 embed = tessearth.Embedder("untrained")
 rng = np.random.default_rng(0)
 latlon = np.stack([rng.uniform(-90, 90, 1_000_000), rng.uniform(-180, 180, 1_000_000)], axis=1)
@@ -53,7 +54,7 @@ before = peak()
 result = embed.embed(latlon)
 open(sys.argv[1], "w").write(str(peak() - before - result.nbytes))
 """
-    peak_of(sys.executable, "-c", code, str(tmp_path / "added"))
+    peak_of(sys.executable, "-c", PEAK + code, str(tmp_path / "added"))
     added = int((tmp_path / "added").read_text())
     print(f"\nembedding {PLACES:,} places adds {added / 1e6:,.0f} MB beyond the array it returns")
     assert added < 0.5e9

@@ -25,6 +25,7 @@ from tessearth.evaluation.geoprior import (
 from tessearth.evaluation.references import RandomFeatures
 from tessearth.evaluation.species_files import load_prior, read_scores, read_sightings, save_prior
 from tessearth.places import sample_sphere
+from tests.memory import PEAK
 
 
 def test_the_worked_example() -> None:
@@ -211,23 +212,23 @@ def test_misuse_is_named() -> None:
         PriorSettings(epochs=0)
 
 
-MEMORY = """
-import resource, numpy as np, torch
+CODE = """
+import numpy as np, torch
 torch.set_num_threads(1)
 from tessearth.evaluation.geoprior import PriorSettings, evaluate_prior, fit_prior, in_blocks
 rng = np.random.default_rng(0)
 embeddings, classes = rng.random((12_000, 16), dtype=np.float32), rng.integers(0, 6000, 12_000)
 settings = PriorSettings(epochs=1, batch_size=512)
 fit_prior(embeddings[:64], classes[:64], 6000, settings)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 prior = fit_prior(embeddings, classes, 6000, settings)
 scores = np.broadcast_to(rng.random((1, 6000), dtype=np.float32), (4000, 6000))
 evaluate_prior(prior, in_blocks(embeddings[:4000], scores, classes[:4000]))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print((peak() - before) / 2**20)
 """
 
 
 def test_memory_does_not_grow_with_the_rows() -> None:
     """The scores of all 12,000 sightings for 6,000 species would be 288 MB, those of the photographs another 192 MB."""
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PEAK + CODE], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 180

@@ -10,6 +10,7 @@ import pytest
 from tessearth.errors import ConfigError, DataError
 from tessearth.inference import retrieval
 from tessearth.inference.retrieval import Database, Mode, Retriever, read_database, save_database
+from tests.memory import PEAK
 
 RNG = np.random.default_rng(0)
 
@@ -75,8 +76,8 @@ def test_a_sharp_query_reads_off_its_own_row() -> None:
     np.testing.assert_allclose(found[:, :7], database.values, atol=1e-4)
 
 
-MEMORY = """
-import resource, numpy as np, torch
+CODE = """
+import numpy as np, torch
 torch.set_num_threads(1)
 from tessearth.inference.retrieval import Database, Retriever
 rng = np.random.default_rng(0)
@@ -85,15 +86,15 @@ random = lambda rows, width: rng.random((rows, width), dtype=np.float32)
 retriever = Retriever(Database(latlon, random(100_000, 16), random(100_000, 8)), "geodesic")
 queries = random(2000, 16)
 retriever.encode(queries[:1], latlon[:1])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 retriever.encode(queries, latlon[:2000])
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print((peak() - before) / 2**20)
 """
 
 
 def test_a_hundred_thousand_rows_take_little_memory() -> None:
     """The whole matrix of 2,000 x 100,000 weights would be 800 MB for each of the two parts."""
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PEAK + CODE], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 400
 
 
