@@ -227,7 +227,7 @@ class DeviceVoronoi:
         return halves if all(bool(half.high.isfinite().all()) for half in halves) else None
 
     def _head_by_halves(self, x: Tensor, halves: list[Halves]) -> Tensor:
-        """The same in float32 on the tensor cores, about three times as fast; `x` stays as it is."""
+        """The same in float32 on the tensor cores; `x` stays as it is."""
         matrices, shape = iter(halves), self.linear_shape
         for (_, first_bias), (_, second_bias) in self.blocks:
             middle = kernels.linear(x, next(matrices), first_bias, True, shape=shape)

@@ -24,7 +24,7 @@ LAYOUT = (
     b"BLOCK_TRAILER=LAST_4_BYTES_REPEATED\nKNOWN_INCOMPATIBLE_EDITION=NO\n "
 )
 DEFLATE_LEVEL = 4
-"""Of 9: level 6 takes four times as long for embeddings that become a fortieth smaller."""
+"""Of 9: higher ones take much longer for embeddings that hardly become smaller."""
 KINDS = {"s": 2, "H": 3, "I": 4, "d": 12, "Q": 16}
 """TIFF's numbers for types of values, by the letters `struct` knows them by; s is text."""
 SIGNED, FLOAT = 2, 3
