@@ -15,7 +15,8 @@ Files that no package carries are expected in `.carry/` by the plans up to the s
 gpredict). tools/imagery fetches the same.
 
 Choices are made on places and splits that no reported number uses: a benchmark file of another seed
-(`labels.load_benchmark(seed=1)`), random split 7, 10 degree draws 7 and 8, or those of the plan's `draws`. `--report` uses the reported ones instead.
+(`labels.load_benchmark(seed=1)`), random split 7, 10 degree draws 7 and 8, or those of the plan's `draws`.
+`--report` uses the reported ones instead.
 """
 
 import argparse
