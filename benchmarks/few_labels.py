@@ -10,7 +10,9 @@ label's models. A model may also be a .npy file: its embeddings of the benchmark
 
 import argparse
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,7 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--benchmark", help="a benchmark file made elsewhere; the one in the cache if left out")
     parser.add_argument("--few-only", action="store_true", help="leave out what needs every label")
+    parser.add_argument("--workers", type=int, default=1, help="models probed side by side")
     arguments = parser.parse_args()
     everything = read_benchmark(arguments.benchmark or benchmark_path())
     tables = {name: table for name, table in everything.items() if name in CLASS + NUMBER}
@@ -43,13 +46,17 @@ def main():
         model, path = arguments.embed
         np.save(path, embed(model, next(iter(tables.values())).latlon, arguments.device).astype(np.float16))
         return
+    labelled = [model.partition(":") for model in arguments.models]
+    names = {label: (names or label).split("|") for label, _, names in labelled}
     rows = {}
-    for labelled in arguments.models:
-        label, _, names = labelled.partition(":")
-        rows[label] = [
-            measure(name, tables, arguments.device, arguments.few_only) for name in (names or label).split("|")
-        ]
-        print(label, show(rows[label]), flush=True)
+    with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
+        waiting = {
+            label: [pool.submit(measure, name, tables, arguments.device, arguments.few_only) for name in members]
+            for label, members in names.items()
+        }
+        for label, members in waiting.items():
+            rows[label] = [member.result() for member in members]
+            print(label, show(rows[label]), flush=True)
     write_bytes(Path(arguments.table), to_table(rows, " ".join(sys.argv[1:])).encode())
 
 

@@ -1,10 +1,11 @@
 """The shipped models through `Embedder` on a GPU: speed and error of every precision, plain and fast.
 
-    PYTHONPATH=src python3 benchmarks/shipped_on_gpu.py
+    PYTHONPATH=src python3 benchmarks/shipped_on_gpu.py [--models earth earth-small] [--precisions float32 ...]
 
 "on the device" counts directions in to embeddings out, both on the GPU; "whole call" what a user of numpy arrays gets.
 """
 
+import argparse
 import time
 
 import numpy as np
@@ -17,14 +18,18 @@ DENSE_PLACES = 65536
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=["earth", "earth-small"])
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16", "float16"])
+    arguments = parser.parse_args()
     latlon = places()
     print(
         "| model | precision | way | M places/s on the device | whole call | max error | min cosine | first call, s |"
     )
     print("|---|---|---|---:|---:|---:|---:|---:|")
-    for model in ("earth", "earth-small"):
+    for model in arguments.models:
         exact = Embedder(model, device="cuda", precision="float64").embed(latlon[:COMPARED])
-        for precision in ("float32", "bfloat16", "float16"):
+        for precision in arguments.precisions:
             for way, expected in (("plain", 0), ("fast", 10**8)):
                 print(
                     f"| {model} | {precision} | {way} | {row(model, precision, expected, latlon, exact)} |", flush=True

@@ -1,11 +1,13 @@
 """What a model's scores lose when each place reads only its nearest sites (`Embedder(top_k=)`).
 
-    python benchmarks/top_k.py [--model earth] [--top-k 1 4 16 64 256] [--table benchmarks/results/top_k.md]
+    python benchmarks/top_k.py [--models earth runs/earth/1 ...] [--top-k 0 256 64 16 4 1] [--table FILE.md]
 
-Ridge on the reported places, every label; 0 stands for all sites.
+Ridge on the reported places and splits, every label; 0 stands for all sites. Several models (seeds of one recipe) give
+means and their spread.
 """
 
 import argparse
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,47 +23,58 @@ from tessearth.labels import benchmark_path, read_benchmark
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="earth")
+    parser.add_argument("--models", nargs="+", default=["earth"])
     parser.add_argument("--top-k", type=int, nargs="+", default=[0, 256, 64, 16, 4, 1])
     parser.add_argument("--draws", type=int, default=5, help="of each split, at most")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--benchmark", help="a benchmark file made elsewhere; the one in the cache if left out")
     parser.add_argument("--table", type=Path, default=Path("benchmarks/results/top_k.md"))
     arguments = parser.parse_args()
-    tables = {name: table for name, table in read_benchmark(benchmark_path()).items() if name in CLASS + NUMBER}
-    options = f"--model {arguments.model} --top-k {' '.join(map(str, arguments.top_k))} --draws {arguments.draws}"
+    everything = read_benchmark(arguments.benchmark or benchmark_path())
+    tables = {name: table for name, table in everything.items() if name in CLASS + NUMBER}
     lines = [
-        f"# `{arguments.model}` by its nearest sites alone",
+        f"# `{arguments.models[0]}` by its nearest sites alone",
         "",
-        f"`python benchmarks/top_k.py {options}`, {datetime.now(UTC):%Y-%m-%d}.",
-        "Class mean / regression mean, reported places and splits, ridge; the model was trained with all sites.",
+        f"`python benchmarks/top_k.py {' '.join(sys.argv[1:])}`, {datetime.now(UTC):%Y-%m-%d}.",
+        "Class mean / regression mean, reported places and splits, ridge; trained with all sites. The cosine is",
+        "the least of any place; ± is the spread over models.",
         "",
         "| sites read | least cosine with all sites | random | 10 degrees |",
         "|---:|---:|---:|---:|",
     ]
-    whole = None
+    latlon = next(iter(tables.values())).latlon
+    whole = [Embedder(model, device=arguments.device).embed(latlon) for model in arguments.models]
     for top_k in arguments.top_k:
-        embedder = Embedder(arguments.model, device=arguments.device, top_k=top_k or None)
-        embedded = embedder.embed(next(iter(tables.values())).latlon)
-        whole = embedded if whole is None else whole
-        cosine = (embedded * whole).sum(1).min()
-        cells = [measure(embedded, tables, split, arguments.draws, arguments.device) for split in REPORTING]
-        lines.append(f"| {top_k or 'all'} | {cosine:.4f} | " + " | ".join(cells) + " |")
+        members, cosines = [], []
+        for model, all_sites in zip(arguments.models, whole, strict=True):
+            embedded = Embedder(model, device=arguments.device, top_k=top_k or None).embed(latlon)
+            cosines.append(float((embedded * all_sites).sum(1).min()))
+            members.append([measure(embedded, tables, split, arguments) for split in REPORTING])
+        cells = [cell(np.array([member[i] for member in members])) for i in range(len(REPORTING))]
+        lines.append(f"| {top_k or 'all'} | {min(cosines):.4f} | " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
     write_bytes(arguments.table, ("\n".join(lines) + "\n").encode())
 
 
-def measure(embedded, tables, split, draws, device):
-    """Class mean / regression mean over a split's draws."""
+def measure(embedded, tables, split, arguments):
+    """[class mean, regression mean] over a split's draws."""
     found = {}
     for name, table in tables.items():
         known = table.known
-        x, target = torch.from_numpy(embedded[known]).to(device), table.values[known]
-        for seed in REPORTING[split][:draws]:
+        x, target = torch.from_numpy(embedded[known]).to(arguments.device), table.values[known]
+        for seed in REPORTING[split][: arguments.draws]:
             cut = (
                 random_split(len(target), seed) if split == "random" else regional_split(table.latlon[known], 10, seed)
             )
-            found.setdefault(name, []).append(score(x, target, table.kind, cut.train, cut.test, device))
-    return " / ".join(f"{np.mean([np.mean(found[name]) for name in names]):.3f}" for names in (CLASS, NUMBER))
+            value = score(x, target, table.kind, cut.train, cut.test, arguments.device)
+            found.setdefault(name, []).append(value)
+    return [np.mean([np.mean(found[name]) for name in names]) for names in (CLASS, NUMBER)]
+
+
+def cell(scores):
+    """Means over models, (models, 2), with their spread where there are several."""
+    spread = [f" ± {s:.3f}" for s in scores.std(axis=0, ddof=1)] if len(scores) > 1 else ["", ""]
+    return " / ".join(f"{mean:.3f}{s}" for mean, s in zip(scores.mean(axis=0), spread, strict=True))
 
 
 if __name__ == "__main__":

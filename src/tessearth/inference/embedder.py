@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from tessearth.devices import find_device
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.geometry import angular_distance
+from tessearth.inference.gathering import Gatherer
 from tessearth.inference.named import find_database, load_base, parse_name
 from tessearth.inference.place_batches import PlaceBatch, Places, read_places
 from tessearth.inference.place_encoders import (
@@ -202,17 +202,10 @@ class Embedder:
         self, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]], batch_size: int | None = None
     ) -> list[Array]:
         """Run a function of some places over all of them, batch by batch, into arrays allocated once."""
-        results: list[Array] = []
+        gatherer = Gatherer(len(places.values), self.device)
         for start, batch in places.batches(batch_size or self.batch_size):
-            for i, part in enumerate(parts(batch)):
-                array = part.to(torch.float32 if part.dtype.itemsize < 4 else part.dtype).cpu().numpy()
-                if len(array) == len(places.values):
-                    results.append(array)
-                    continue
-                if start == 0:
-                    results.append(np.empty((len(places.values), *array.shape[1:]), dtype=array.dtype))
-                results[i][start : start + len(array)] = array
-        return [result.reshape((*places.shape, *result.shape[1:])) for result in results]
+            gatherer.add(start, parts(batch))
+        return [result.reshape((*places.shape, *result.shape[1:])) for result in gatherer.finish()]
 
 
 def _open(

@@ -1,0 +1,146 @@
+"""Results of one batch after another on their way from a device into arrays that hold them all."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+STAGE_BYTES = 2**24
+"""Of page-locked memory in one stage. There are two: while the device fills one, the host empties the other."""
+HELD_BYTES = 2**30
+"""A batch no larger than this stays on the device while the next one is computed."""
+
+
+class _Batch(NamedTuple):
+    """What the device makes of some places."""
+
+    start: int
+    parts: tuple[Tensor, ...]
+    made: torch.cuda.Event | None
+
+
+class _Piece(NamedTuple):
+    """Some numbers of a result, as many as a stage holds."""
+
+    result: int
+    first: int
+    """Which number of the result they begin with."""
+    numbers: Tensor
+
+
+class _Stage:
+    """Page-locked memory that a device writes on a stream of its own."""
+
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+        self.stream = stream
+        self.room = torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=stream is not None)
+        self.arrived = torch.cuda.Event() if stream is not None else None  # type: ignore[no-untyped-call]
+
+    def send(self, numbers: Tensor) -> Tensor:
+        """Begin to copy numbers here, and say where they will be."""
+        here = self.room[: numbers.nbytes].view(numbers.dtype)
+        with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
+            here.copy_(numbers, non_blocking=True)
+            if self.arrived is not None:
+                self.arrived.record()
+        return here
+
+    def wait(self) -> None:
+        """Until what was sent is here."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+
+
+class Gatherer:
+    """Arrays as long as all places together, filled batch by batch.
+
+    A GPU copies into ordinary memory slowly, and everything waits meanwhile. So its results go through page-locked
+    memory, and from there by all threads to where they belong, while it computes the next batch.
+    """
+
+    def __init__(self, total: int, device: torch.device, *, is_staged: bool | None = None) -> None:
+        self.total, self.device = total, device
+        self.is_staged = device.type == "cuda" if is_staged is None else is_staged
+        self.results: list[npt.NDArray[Any]] = []
+        self._stages: list[_Stage] = []
+        self._held: _Batch | None = None
+
+    def add(self, start: int, parts: Sequence[Tensor]) -> None:
+        """Take the results of the batch that begins at `start`; half precision becomes float32."""
+        wide = tuple(_widened(part) for part in parts)
+        size = sum(part.nbytes for part in wide)
+        if len(wide[0]) == self.total and (size <= STAGE_BYTES or not self.is_staged):
+            self.results = [part.cpu().numpy() for part in wide]
+            return
+        if start == 0:
+            self.results = [_empty(self.total, part) for part in wide]
+        self._fetch_held()
+        made = torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
+        self._held = _Batch(start, wide, made)
+        if size > HELD_BYTES or not self.is_staged:
+            self._fetch_held()
+
+    def finish(self) -> list[npt.NDArray[Any]]:
+        """Every result, whole."""
+        self._fetch_held()
+        return self.results
+
+    def _fetch_held(self) -> None:
+        """Bring the batch that is still on the device to its place."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if not self.is_staged:
+            for piece in _pieces(held, most_bytes=None):
+                self._place(piece)
+            return
+        stages = self._open_stages()
+        if stages[0].stream is not None and held.made is not None:
+            stages[0].stream.wait_event(held.made)
+        sent: tuple[_Stage, _Piece] | None = None
+        for number, piece in enumerate(_pieces(held, STAGE_BYTES)):
+            stage = stages[number % len(stages)]
+            here = stage.send(piece.numbers)
+            if sent is not None:
+                self._receive(*sent)
+            sent = stage, piece._replace(numbers=here)
+        if sent is not None:
+            self._receive(*sent)
+
+    def _receive(self, stage: _Stage, piece: _Piece) -> None:
+        stage.wait()
+        self._place(piece)
+
+    def _place(self, piece: _Piece) -> None:
+        numbers = torch.from_numpy(self.results[piece.result]).view(-1)
+        numbers[piece.first : piece.first + len(piece.numbers)].copy_(piece.numbers)
+
+    def _open_stages(self) -> list[_Stage]:
+        if not self._stages:
+            is_gpu = self.device.type == "cuda"
+            stream = torch.cuda.Stream(self.device) if is_gpu else None  # type: ignore[no-untyped-call]
+            self._stages = [_Stage(stream) for _ in range(2)]
+        return self._stages
+
+
+def _pieces(batch: _Batch, most_bytes: int | None) -> Iterator[_Piece]:
+    """A batch's results as numbers one after another, in pieces of so many bytes or whole."""
+    for result, part in enumerate(batch.parts):
+        numbers = part.view(-1)
+        first = batch.start * (len(numbers) // max(1, len(part)))
+        at_once = max(1, len(numbers) if most_bytes is None else most_bytes // part.dtype.itemsize)
+        for begin in range(0, len(numbers), at_once):
+            yield _Piece(result, first + begin, numbers[begin : begin + at_once])
+
+
+def _widened(part: Tensor) -> Tensor:
+    """Numbers that numpy has a type for, in a row."""
+    return part.to(torch.float32 if part.dtype.itemsize < 4 else part.dtype).contiguous()
+
+
+def _empty(total: int, like: Tensor) -> npt.NDArray[Any]:
+    return np.empty((total, *like.shape[1:]), dtype=torch.empty(0, dtype=like.dtype).numpy().dtype)
