@@ -3,12 +3,15 @@
 import ast
 import contextlib
 import gzip
+import hashlib
 import http.server
 import inspect
 import os
 import pickle
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -325,3 +328,45 @@ def test_every_dependency_of_the_page_is_pinned_by_its_hash() -> None:
         pytest.skip("the page's sources are not here")
     packages: dict[str, Any] = json.loads(lock.read_text())["packages"]
     assert all("integrity" in about for name, about in packages.items() if name)
+
+
+def pins(text: str) -> dict[str, list[str]]:
+    """The hashes behind every `name==version` of a requirements file."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line[:1].isalnum():
+            found[line.split(" ")[0]] = hashes = []
+        elif "--hash=sha256:" in line:
+            hashes.append(line.partition("--hash=sha256:")[2].split(" ")[0])
+    return found
+
+
+def test_every_python_package_is_pinned_by_its_hash() -> None:
+    root = SOURCE.parents[1]
+    if not (root / "hashes.txt").is_file():
+        pytest.skip("what installs the package is not here")
+    hashed = pins((root / "hashes.txt").read_text())
+    assert set(pins((root / "constraints.txt").read_text())) <= set(hashed)
+    for package, hashes in {**hashed, **pins((root / "tools" / "uv.txt").read_text())}.items():
+        assert hashes, package
+        assert all(len(digest) == 64 and set(digest) <= set("0123456789abcdef") for digest in hashes), package
+
+
+def test_the_installer_refuses_what_its_hash_does_not_match(tmp_path: Path) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.is_file():
+        pytest.skip("no uv beside this Python")
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny.py", "")
+        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    for hash_in_file, status in (("0" * 64, 1), (digest, 0)):
+        (tmp_path / "hashes.txt").write_text(f"tiny==1.0 \\\n    --hash=sha256:{hash_in_file}\n")
+        told = ["--no-index", "--find-links", str(tmp_path), "-c", str(tmp_path / "hashes.txt"), "tiny"]
+        place = ["--target", str(tmp_path / "installed"), "--python", sys.executable, "--no-cache"]
+        done = subprocess.run([uv, "pip", "install", *told, *place], capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        assert (tmp_path / "installed" / "tiny.py").is_file() == (status == 0)
