@@ -67,7 +67,7 @@ audit: ## known weaknesses of the pinned versions, by pip-audit (asks the packag
 	@build/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt || \
 	  { echo "found something, or the package index does not say here what is known of a version" >&2; exit 2; }
 
-constraints: ## make constraints.txt anew from pyproject.toml
+constraints: ## make constraints.txt and hashes.txt anew from pyproject.toml
 	@tools/setup dev
 	@tools/make_constraints
 
