@@ -41,6 +41,8 @@ reading and writing tables is slower than either. Which way is taken must not de
 GPU_PLACES_TO_GROUP = 2**20
 PLACES_TO_GROUP = 2**16
 """On the fast path: the more places at once, the more of them share a cell and its table."""
+SITES_PER_GROUP, MOST_GROUPS = 16_384, 4
+"""Many sites have many cells: on a CPU that many sites take as many more places at once, up to so many times."""
 
 
 class PlaceEncoder(Protocol):
@@ -88,7 +90,8 @@ class VoronoiPlaces:
         self.device, self.precision, self.top_k = device, precision, top_k
         self.dim = encoder.config.output_dim
         self.dense_batch_size = _batch_size(device, encoder.config.num_sites)
-        grouped = PLACES_TO_GROUP if device.type == "cpu" else GPU_PLACES_TO_GROUP
+        groups = min(max(encoder.config.num_sites // SITES_PER_GROUP, 1), MOST_GROUPS)
+        grouped = groups * PLACES_TO_GROUP if device.type == "cpu" else GPU_PLACES_TO_GROUP
         self.batch_size = grouped if self.is_fast else self.dense_batch_size
         self._original = encoder if network_dtype(precision).itemsize < 4 else None
         self._fast: FastVoronoi | DeviceVoronoi | None = None
