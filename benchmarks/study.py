@@ -4,8 +4,8 @@
 
 A plan (TOML) has `[sources.NAME]` tables (kind, options), `places`, a `[base]` recipe without features, and `[[run]]`
 tables: name, `sources` (which ones, default all), `set` (changes to the base, dotted), `seeds`, `flattening` of the
-spectrum, `land_only`, `baseline` (a published encoder instead of ours, by the name of its recipe), and `keep` for runs
-whose weights are wanted. Each source's features are computed once; a run's features are the principal components of
+spectrum, `land_only`, `places` (trained on so many, drawn at random), `baseline` (a published encoder instead of ours,
+by the name of its recipe), and `keep` for runs whose weights are wanted. Each source's features are computed once; a run's features are the principal components of
 its sources joined. With `--store` they are read from a store of `tessearth features` instead, its sources named in the
 plan's `names`; a plan without `[base]` builds on the shipped recipe it calls `recipe`, with its `[changes]`. Results
 go to FOLDER/results.jsonl, one line per run and seed; every run's first seed comes before any second.
@@ -46,6 +46,7 @@ CLASS, NUMBER = ("koppen", "country"), ("temperature", "elevation", "rain", "pop
 CHOOSING, REPORTING = {"random": (7,), "10deg": (7, 8)}, {"random": (42, 43, 44), "10deg": (42, 43, 44, 45, 46)}
 FEW = (3000, 300)
 PREFIX = 64
+MOST_VALIDATION = 4000
 
 
 class JoinedStore(FeatureStore):
@@ -61,12 +62,20 @@ class JoinedStore(FeatureStore):
     validation = property(lambda self: np.flatnonzero(self._validation))
 
 
+def some_of(store, count):
+    """A store of so many training places, drawn at random, and of a few validation places."""
+    drawn = np.random.default_rng(0).permutation(store.training)[:count]
+    rows = np.sort(np.concatenate([drawn, store.validation[:MOST_VALIDATION]]))
+    held_out = np.isin(rows, store.validation)
+    return JoinedStore(np.ascontiguousarray(store.components[rows]), store.latlon[rows], held_out)
+
+
 def make_source(arguments):
     """One source's features, in a process of its own."""
     name, source, places, folder = arguments
     recipe = from_plain(FeatureRecipe, {"sources": [source], "places": places})
     begun = time.time()
-    store = build_store(recipe, Path(folder) / name, device="cuda" if torch.cuda.is_available() else "cpu", readers=4)
+    store = build_store(recipe, Path(folder) / name, device="cuda" if torch.cuda.is_available() else "cpu", readers=6)
     return name, store.features.shape, round(time.time() - begun, 1)
 
 
@@ -125,6 +134,8 @@ def train(job):
             rest = round(plan["places"].get("elsewhere", 0.0) * len(held_out))
             held_out[len(held_out) - rest :] = True
         store = JoinedStore(np.load(run["path"], mmap_mode="r"), places["latlon"], held_out)
+        if run.get("places"):
+            store = some_of(store, run["places"])
         target = Path(out) / f"{run['name']}-{seed}"
         result = pretrain(recipe, target, store=store, device=device)
         took = time.time() - begun
