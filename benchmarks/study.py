@@ -5,10 +5,11 @@
 A plan (TOML) has `[sources.NAME]` tables (kind, options), `places`, a `[base]` recipe without features, and `[[run]]`
 tables: name, `sources` (which ones, default all), `set` (changes to the base, dotted), `seeds`, `flattening` of the
 spectrum, `land_only`, `places` (trained on so many, drawn at random), `baseline` (a published encoder instead of ours,
-by the name of its recipe), and `keep` for runs whose weights are wanted. Each source's features are computed once; a run's features are the principal components of
-its sources joined. With `--store` they are read from a store of `tessearth features` instead, its sources named in the
-plan's `names`; a plan without `[base]` builds on the shipped recipe it calls `recipe`, with its `[changes]`. Results
-go to FOLDER/results.jsonl, one line per run and seed; every run's first seed comes before any second.
+by the name of its recipe), and `keep` for runs whose weights are wanted. Each source's features are computed once; a
+run's features are the principal components of its sources joined. With `--store` they are read from a store of
+`tessearth features` instead, its sources named in the plan's `names`; a plan without `[base]` builds on the shipped
+recipe it calls `recipe`, with its `[changes]`. Results go to FOLDER/results.jsonl, one line per run and seed; every
+run's first seed comes before any second.
 
 Files that no package carries are expected in `.carry/` by the plans up to the sixth: `blackmarble.mbtiles` and
 `bluemarble.mbtiles` (night lights to zoom 6, days to zoom 6) and `seasons/` (the five nasa-bmng-*_2048.jpg of Debian's
