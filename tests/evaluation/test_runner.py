@@ -327,11 +327,12 @@ def test_progress_counts_every_score_and_ends_at_the_total() -> None:
         models,
         [number_task(), class_task()],
         ["20deg"],
+        probes=["ridge", "knn"],
         progress=lambda done, total, note="": seen.append((done, total)),
     )
-    assert seen[-1] == (2 * 5 * 5, 2 * 5 * 5)  # two models and three references
+    assert seen[-1] == (2 * 5 * 7, 2 * 5 * 7)  # two models by two probes, and three references
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert len(results.scores) == 2 * 5 * 4
+    assert len(results.scores) == 2 * 5 * 5
 
 
 def test_results_say_where_they_come_from(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_impossible_splits_are_refused() -> None:
         regional_split(np.full((30, 2), 44.0), 10)
     with pytest.raises(DataError, match="1000 labels were asked for; there are 80 rows"):
         few_shot_split(100, 1000)
-    with pytest.raises(DataError, match="1 rows cannot be divided"):
+    with pytest.raises(DataError, match="1 rows cannot be divided 80% to 20%"):
         random_split(1)
     for side in (0, -1, 180.1):
         with pytest.raises(ConfigError, match=f"block_degrees is {side}; it must be above 0 and at most 180"):
