@@ -19,6 +19,11 @@ _SPOKEN = {int: "a whole number", float: "a number", bool: "true or false", str:
 
 def from_plain(cls: type[Settings], values: object, where: str = "") -> Settings:
     """Build a settings dataclass from a mapping; `where` is the path said in errors, such as "encoder."."""
+    _refuse_long_numbers(values, where)
+    return _build(cls, values, where)
+
+
+def _build(cls: type[Settings], values: object, where: str) -> Settings:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where.rstrip('.') or 'the configuration'} is {values!r}, not a table of settings")
     hints = typing.get_type_hints(cls)
@@ -30,6 +35,21 @@ def from_plain(cls: type[Settings], values: object, where: str = "") -> Settings
         if needed and field.name not in values:
             raise ConfigError(f"setting {where}{field.name} is missing")
     return cls(**{key: _convert(value, hints[key], f"{where}{key}") for key, value in values.items()})
+
+
+def _refuse_long_numbers(values: object, where: str) -> None:
+    """Whole numbers are looked at everywhere, also in tables that others will read: a long one cannot even be said."""
+    waiting = [(where.rstrip("."), values)]
+    while waiting:
+        path, value = waiting.pop()
+        if type(value) is int and abs(value) > LARGEST:
+            raise ConfigError(
+                f"{path or 'the configuration'} is a number beyond {LARGEST}, more than settings can hold"
+            )
+        if isinstance(value, Mapping):
+            waiting += [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -45,7 +65,7 @@ def _convert(value: object, hint: Any, where: str) -> object:
     """One value as the type its field declares."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
-        return from_plain(typing.cast("type[object]", hint), value, f"{where}.")
+        return _build(typing.cast("type[object]", hint), value, f"{where}.")
     if origin is tuple:
         return _convert_tuple(value, parts, where)
     if origin is dict:
@@ -54,8 +74,6 @@ def _convert(value: object, hint: Any, where: str) -> object:
         return _convert_choice(value, parts, where)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(value, parts, where)
-    if type(value) is int and abs(value) > LARGEST:
-        raise ConfigError(f"{where} is a number beyond {LARGEST}, more than settings can hold")
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(typing.cast("float", value))):

@@ -42,7 +42,9 @@ def prepare(folder: Path) -> Prepared:
         target.write_bytes(recipe)
         read = read_recipe(str(target), [change.decode("utf-8", "replace")] if change else [])
         target.write_text(to_toml(read.to_dict()), errors="surrogatepass")
-        assert read_recipe(str(target)) == read, "a recipe written and read again is another"
+        again = read_recipe(str(target)).to_dict()
+        # As text, because an option may be nan, which equals nothing.
+        assert json.dumps(again) == json.dumps(read.to_dict()), "a recipe written and read again is another"
 
     def load(recipe: bytes) -> None:
         target.write_bytes(recipe)
