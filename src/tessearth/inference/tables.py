@@ -26,6 +26,9 @@ from tessearth.settings import did_you_mean
 ROWS_AT_ONCE = 16_384
 BUFFERED_BYTES = 2**20
 """Read of a Parquet column at once; without a limit a whole row group is held, however long its writer made it."""
+SMALL_BYTES = 2**26
+"""A Parquet file no larger is read a column of a row group at a time: a buffered reader believes whatever size the
+header of a page claims, and makes room for it."""
 LONGEST_LINE = 2**20
 """Characters; the rows of a csv are limited to as many bytes by its reader."""
 STANDARD_STREAM = "-"
@@ -112,7 +115,9 @@ def _open_table(file: IO[bytes], name: str, lat: str | None, lon: str | None, ke
 def _open_parquet(
     file: IO[bytes], name: str, lat: str | None, lon: str | None, keep: Sequence[str] | None
 ) -> PointTable:
-    parquet = pa.parquet.ParquetFile(file, pre_buffer=False, buffer_size=BUFFERED_BYTES)
+    is_small = file.seek(0, 2) <= SMALL_BYTES
+    file.seek(0)
+    parquet = pa.parquet.ParquetFile(file, pre_buffer=False, buffer_size=0 if is_small else BUFFERED_BYTES)
     schema = parquet.schema_arrow
     _check_once(schema.names)
     rows = parquet.metadata.num_rows
