@@ -33,6 +33,8 @@ SPECIAL: tuple[Any, ...] = (
     *({"$": "digits", "of": count} for count in (20, 400, 5000)),
     {"$": "bytes", "of": "abcd"},
 )
+DEEPEST_FRAME = 16
+"""Levels of lists a frame is made of; pandas itself crashes on Arrow arrays under forty, before it comes to us."""
 CALLS = ("embed", "one", "two", "frame", "xyz", "keys", "split", "sites", "explain", "support", "onnx", "text")
 
 
@@ -69,6 +71,8 @@ def _calls() -> dict[str, Callable[[dict[str, Any]], object]]:
     exact = Embedder(small_encoder(), device="cpu", exact=True, precision="float64")
 
     def frame(case: dict[str, Any]) -> object:
+        if _depth(case.get("points")) > DEEPEST_FRAME:
+            return None
         try:
             table = pandas.DataFrame(case.get("points"))
         except Exception:
@@ -87,6 +91,14 @@ def _calls() -> dict[str, Callable[[dict[str, Any]], object]]:
         "support": lambda case: embedder.support(case.get("points")),
         "text": lambda case: embedder(lat=case.get("lat"), lon=case.get("lon")),
     }
+
+
+def _depth(tree: Any) -> int:
+    """How many levels of lists a tree has, as far as it matters here."""
+    depth = 0
+    while isinstance(tree, list) and tree and depth <= DEEPEST_FRAME:
+        tree, depth = tree[0], depth + 1
+    return depth
 
 
 def _build(tree: Any) -> Any:
