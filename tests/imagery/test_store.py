@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import multiprocessing
+import os
 import random
 import shutil
 import signal
@@ -22,7 +24,8 @@ from tessearth.errors import ConfigError, DataError, OutputError, UnknownNameErr
 from tessearth.imagery import store_builder
 from tessearth.imagery.contact_sheet import draw_contact_sheet
 from tessearth.imagery.image_encoders import build_image_encoder
-from tessearth.imagery.reading import build_source
+from tessearth.imagery.reading import PlaceReader, build_source
+from tessearth.imagery.reading_ahead import read_ahead
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.store import FeatureStore
 from tessearth.imagery.store_builder import build_store
@@ -109,12 +112,65 @@ def test_the_manifest_says_what_made_it(finished: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("readers", [1, 3])
-def test_the_same_recipe_gives_the_same_bytes_whatever_the_number_of_readers(
-    raster: Path, finished: Path, tmp_path: Path, readers: int
+@pytest.mark.parametrize("options", [{"readers": 1}, {"readers": 3}, {"processes": 2}])
+def test_the_same_recipe_gives_the_same_bytes_whoever_reads(
+    raster: Path, finished: Path, tmp_path: Path, options: dict[str, int]
 ) -> None:
-    build(make_recipe(raster), tmp_path / "again", readers=readers)
+    build(make_recipe(raster), tmp_path / "again", **options)
     assert content(tmp_path / "again") == content(finished)
+
+
+def test_a_reading_process_that_is_killed_is_named_and_the_store_goes_on(
+    raster: Path, finished: Path, tmp_path: Path
+) -> None:
+    def kill_a_reader(done: int, total: int) -> None:
+        if 0 < done < total:
+            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+
+    with pytest.raises(DataError, match=r"^a process that read tiles was killed.*fewer --processes take less$"):
+        build(make_recipe(raster), tmp_path / "again", processes=1, progress=kill_a_reader)
+    build(make_recipe(raster), tmp_path / "again")
+    assert content(tmp_path / "again") == content(finished)
+
+
+def test_a_readers_own_error_arrives_whole(tmp_path: Path, raster: Path) -> None:
+    """An error is sent from the process that read to the one that asked."""
+    reader = PlaceReader([Refusing()], np.zeros((4, 2)), make_recipe(raster))  # type: ignore[list-item]
+    with pytest.raises(DataError, match=r"^this source refuses$"):
+        list(read_ahead(reader, [0, 1], 2, processes=1))
+
+
+def test_reading_processes_end_with_the_one_that_was_killed(raster: Path, tmp_path: Path) -> None:
+    script = f"""
+import multiprocessing, time
+import numpy as np
+from pathlib import Path
+from tests.imagery.test_store import make_recipe
+from tessearth.imagery.reading import PlaceReader, build_source
+from tessearth.imagery.reading_ahead import read_ahead
+recipe = make_recipe(Path({str(raster)!r}))
+reader = PlaceReader([build_source(each) for each in recipe.sources], np.zeros((9, 2)), recipe)
+chunks = read_ahead(reader, list(range(9)), 1, processes=1)
+next(chunks)
+print(multiprocessing.active_children()[0].pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as asking:
+        assert asking.stdout is not None
+        reading = Path("/proc") / asking.stdout.readline().strip()
+        assert (reading / "stat").is_file()
+        asking.kill()
+    deadline = time.monotonic() + 20
+    while (reading / "stat").is_file() and "Z" not in (reading / "stat").read_text().rpartition(")")[2]:
+        assert time.monotonic() < deadline, "the reading process lives on"
+        time.sleep(0.05)
+
+
+class Refusing:
+    """A source that cannot be read."""
+
+    def tiles(self, latlon: np.ndarray) -> np.ndarray:
+        raise DataError("this source refuses")
 
 
 def test_float32_and_several_views(raster: Path, tmp_path: Path) -> None:

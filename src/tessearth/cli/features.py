@@ -12,6 +12,9 @@ def features(
     out: Annotated[str, typer.Option("--out", metavar="STORE", help="The folder to make, or to go on with.")],
     device: Annotated[str | None, typer.Option(help="Such as cpu or cuda:0; a GPU is taken when there is one.")] = None,
     readers: Annotated[int, typer.Option(min=1, help="Threads that read tiles while the encoder works.")] = 2,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Processes that read instead of threads: for many places on many cores.")
+    ] = 0,
 ) -> None:
     """Make a feature store; interrupted at any moment, the same command goes on and gives the same bytes."""
     from tessearth.devices import find_device
@@ -20,6 +23,6 @@ def features(
 
     loaded, chosen = load_recipe(recipe), find_device(device)
     with work_progress("looking at places") as progress:
-        store = build_store(loaded, out, device=chosen, readers=readers, progress=progress)
+        store = build_store(loaded, out, device=chosen, readers=readers, processes=processes, progress=progress)
     shape = f"{len(store.latlon):,} places x {store.manifest['views']} views x {store.manifest['width']:,} features"
     print(f"{out}: {shape}, {store.features.nbytes / 1e6:,.0f} MB; tessearth info {out} describes it")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
+import torch
 
 from tessearth.errors import ConfigError
 from tessearth.files import atomic_write, write_bytes
@@ -23,6 +24,7 @@ def write_components(
     *,
     balanced: bool = False,
     flattening: float = 0.0,
+    device: str | torch.device = "cpu",
 ) -> dict[str, Any]:
     """Find the leading directions of the training places' features and project all features onto them.
 
@@ -35,9 +37,11 @@ def write_components(
     if width > features.shape[-1]:
         raise ConfigError(f"pca is {width}, but features are only {features.shape[-1]} wide")
     step = manifest["chunk_places"]
-    mean, covariance = _moments(features, training, step)
+    device = device if torch.device(device).type == "cuda" else "cpu"  # other accelerators have no float64
+    mean, covariance = _moments(features, training, step, device)
     scale = _balance(covariance, manifest["widths"]) if balanced else np.ones(len(mean))
-    variance, directions = np.linalg.eigh(covariance * scale[:, None] * scale)
+    found = torch.linalg.eigh(torch.from_numpy(covariance * scale[:, None] * scale).to(device))
+    variance, directions = (part.cpu().numpy() for part in found)
     variance, directions = variance[::-1], _oriented(directions[:, ::-1]) * scale[:, None]
     directions = directions[:, :width] / _deviation(variance[:width]) ** flattening
     kept = {"mean": mean, "directions": directions.T, "variance": variance[:width]}
@@ -46,9 +50,11 @@ def write_components(
         shape = (*features.shape[:2], width)
         header = {"descr": features.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
+        stored = getattr(torch, manifest["dtype"])
+        onto, middle = torch.from_numpy(np.ascontiguousarray(directions)).to(device), torch.from_numpy(mean).to(device)
         for start in range(0, len(features), step):
-            centred = features[start : start + step].astype(np.float64) - mean
-            chunk = np.ascontiguousarray(centred @ directions).astype(features.dtype)
+            projected = (_at(features[start : start + step], device) - middle) @ onto
+            chunk = np.ascontiguousarray(projected.to(stored).cpu().numpy())
             checksums.append(chunk_sha256(chunk))
             file.write(chunk.data)
     narrow = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in kept.items()}
@@ -62,21 +68,29 @@ def write_components(
     }
 
 
-def _moments(features: npt.NDArray[Any], training: npt.NDArray[np.int64], step: int) -> tuple[Floats, Floats]:
+def _at(features: npt.NDArray[Any], device: str | torch.device) -> torch.Tensor:
+    """Features on a device in float64, sent as they are stored."""
+    return torch.from_numpy(np.array(features)).to(device).double()
+
+
+def _moments(
+    features: npt.NDArray[Any], training: npt.NDArray[np.int64], step: int, device: str | torch.device
+) -> tuple[Floats, Floats]:
     """Mean (F,) and covariance (F, F) over training places and all views, in float64, a chunk at a time.
 
     Values are shifted by the first place's before they are squared, so that large means do not eat the variance.
     """
     width = features.shape[-1]
-    shift = features[training[0], 0].astype(np.float64)
-    total, products, count = np.zeros(width), np.zeros((width, width)), 0
+    shift = _at(features[training[0], 0], device)
+    total, products, count = torch.zeros_like(shift), shift.new_zeros(width, width), 0
     for start in range(0, len(training), step):
-        rows = features[training[start : start + step]].reshape(-1, width).astype(np.float64) - shift
-        total += rows.sum(axis=0)
+        rows = _at(features[training[start : start + step]], device).reshape(-1, width) - shift
+        total += rows.sum(dim=0)
         products += rows.T @ rows
         count += len(rows)
     offset = total / count
-    return offset + shift, products / count - np.outer(offset, offset)
+    covariance = products / count - torch.outer(offset, offset)
+    return (offset + shift).cpu().numpy(), covariance.cpu().numpy()
 
 
 def _balance(covariance: Floats, widths: list[int]) -> Floats:

@@ -6,9 +6,7 @@ the journal; a run that goes on reads every such chunk back, and whatever is not
 """
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from tessearth.files import LOCK, locked_folder, remove_unfinished
 from tessearth.imagery.components import write_components
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.reading import PlaceReader, build_places, build_source, load_or_fit_encoder
+from tessearth.imagery.reading_ahead import Chunk, read_ahead
 from tessearth.imagery.recipe import FeatureRecipe, SourceRecipe, made_with
 from tessearth.imagery.source import Source
 from tessearth.imagery.store import (
@@ -66,12 +65,15 @@ def build_store(
     *,
     device: str | torch.device = "cpu",
     readers: int = 2,
+    processes: int = 0,
     progress: Progress | None = None,
     chunk_places: int = CHUNK_PLACES,
 ) -> FeatureStore:
     """Make the store a recipe describes, or go on with one that was interrupted; a finished one is only opened.
 
-    `readers` threads read tiles while the encoder works. The result does not depend on them, nor on interruptions.
+    `readers` threads read tiles while the encoder works, or `processes` when that many are wanted: they pay on many
+    cores and many places, and a script that asks for them needs `if __name__ == "__main__":`, as for any processes. The
+    result does not depend on either, nor on interruptions.
     """
     path = Path(path)
     if is_store(path) and read_manifest(path)["complete"]:
@@ -90,8 +92,14 @@ def build_store(
         ]
         workers = [Worker(*parts) for parts in zip(recipe.sources, sources, encoders, strict=True)]
         manifest = _prepare(recipe, path, workers, places, chunk_places)
-        checksums = _fill(recipe, path, manifest, workers, places, readers, progress)
-        _finish(recipe, path, manifest, checksums, places)
+        reader = PlaceReader(sources, places.latlon, recipe)
+        size = manifest["chunk_places"]
+
+        def read(chunks: list[int]) -> Iterator[tuple[int, Chunk]]:
+            return read_ahead(reader, chunks, size, threads=readers, processes=processes)
+
+        checksums = _fill(recipe, path, manifest, workers, read, progress)
+        _finish(recipe, path, manifest, checksums, places, device)
         (path / LOCK).unlink(missing_ok=True)
     return FeatureStore(path, verify=False)  # its checksums were taken from these very bytes a moment ago
 
@@ -155,20 +163,18 @@ def _fill(
     path: Path,
     manifest: dict[str, Any],
     workers: list[Worker],
-    places: Places,
-    readers: int,
+    read: Callable[[list[int]], Iterator[tuple[int, Chunk]]],
     progress: Progress | None,
 ) -> list[str]:
     """Compute every chunk that the journal does not have yet; the checksums of all."""
     size, total = manifest["chunk_places"], manifest["places"]
     done = keep_intact(path, manifest, read_journal(path, -(-total // size)))
     waiting = [number for number in range(-(-total // size)) if number not in done]
-    reader = PlaceReader([worker.source for worker in workers], places.latlon, recipe)
     report = progress or (lambda finished, of: None)
     finished = sum(min(size, total - number * size) for number in done)
     report(finished, total)
     with ChunkFile(path, manifest) as file, ChunkWriter(file) as writer:
-        for number, tiles in _read_ahead(reader, waiting, size, readers):
+        for number, tiles in read(waiting):
             features = _encode(workers, tiles, recipe, number * size)
             for written, checksum in writer.put(number, features):
                 done[written] = checksum
@@ -178,29 +184,7 @@ def _fill(
     return [done[number] for number in sorted(done)]
 
 
-def _read_ahead(
-    reader: PlaceReader, waiting: list[int], size: int, readers: int
-) -> Iterator[tuple[int, list[list[npt.NDArray[np.float32]]]]]:
-    """Chunks in order, read by threads while the ones before them are encoded."""
-    with ThreadPoolExecutor(max_workers=max(1, readers)) as pool:
-        pending: deque[tuple[int, Future[list[list[npt.NDArray[np.float32]]]]]] = deque()
-        try:
-            for number in waiting:
-                pending.append((number, pool.submit(reader.read, number * size, size)))
-                if len(pending) > max(1, readers):
-                    ready, future = pending.popleft()
-                    yield ready, future.result()
-            while pending:
-                ready, future = pending.popleft()
-                yield ready, future.result()
-        finally:
-            for _, future in pending:
-                future.cancel()
-
-
-def _encode(
-    workers: list[Worker], tiles: list[list[npt.NDArray[np.float32]]], recipe: FeatureRecipe, first: int
-) -> npt.NDArray[Any]:
+def _encode(workers: list[Worker], tiles: Chunk, recipe: FeatureRecipe, first: int) -> npt.NDArray[Any]:
     """Tiles by source and view to features (places, views, width) in the stored type, all of them finite."""
     by_source = [
         torch.stack([worker.encoder.encode(torch.from_numpy(view)) for view in views], dim=1)
@@ -221,12 +205,19 @@ def _refuse_features(features: torch.Tensor, stored: torch.Tensor, first: int) -
     raise DataError(f"the features of place {row} are not finite: its tile holds pixels without data")
 
 
-def _finish(recipe: FeatureRecipe, path: Path, manifest: dict[str, Any], checksums: list[str], places: Places) -> None:
+def _finish(
+    recipe: FeatureRecipe,
+    path: Path,
+    manifest: dict[str, Any],
+    checksums: list[str],
+    places: Places,
+    device: str | torch.device,
+) -> None:
     manifest = {**manifest, "chunks": checksums}
     if recipe.pca:
         training = np.flatnonzero(~places.validation)
         manifest["components"] = write_components(
-            path, manifest, recipe.pca, training, balanced=recipe.balanced, flattening=recipe.flattening
+            path, manifest, recipe.pca, training, balanced=recipe.balanced, flattening=recipe.flattening, device=device
         )
     write_manifest(path, {**manifest, "complete": True})
     (path / JOURNAL).unlink(missing_ok=True)
