@@ -2,4 +2,5 @@
 
 from tessearth.cli.app import main
 
-main()
+if __name__ == "__main__":  # a process started to read tiles imports this module too
+    main()

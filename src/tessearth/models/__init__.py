@@ -53,7 +53,7 @@ MODELS: Registry[ModelCard] = Registry(
     "model",
     {
         "earth": ModelCard(
-            summary="Ours, the default: relief, seasons and night lights around 80,000 places; 1,024 numbers a place.",
+            summary="Ours, the default: relief, seasons and night lights around 500,000 places; 1,024 numbers a place.",
             trained=True,
             build=_shipped("earth"),
         ),
