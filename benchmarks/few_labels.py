@@ -17,12 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from study import CLASS, FEW, NUMBER, REPORTING, score
+from study import CLASS, FEW, NUMBER, REPORTING, cut_by, score
 
 from tessearth import Embedder
 from tessearth.errors import TessearthError
 from tessearth.evaluation.references import build_reference
-from tessearth.evaluation.splits import random_split, regional_split
 from tessearth.files import write_bytes
 from tessearth.labels import benchmark_path, read_benchmark
 
@@ -71,7 +70,7 @@ def measure(model, tables, device, few_only):
         known, places, target = np.flatnonzero(table.known), table.latlon[table.known], table.values[table.known]
         for split, seeds in REPORTING.items():
             for seed in seeds:
-                cut = random_split(len(target), seed) if split == "random" else regional_split(places, 10, seed)
+                cut = cut_by(split, places, seed)
                 for column, value in columns(embedding, known, places, target, table.kind, cut, seed, device, few_only):
                     scores.setdefault((split, column), {}).setdefault(name, []).append(value)
     return {

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from study import CLASS, NUMBER, score
+from study import CLASS, NUMBER, task_score
 
 from tessearth import Embedder
 from tessearth.evaluation.references import RandomFeatures
-from tessearth.evaluation.splits import random_split, regional_split
 from tessearth.files import write_bytes
 from tessearth.labels import read_benchmark
 from tessearth.objective.total import ObjectiveConfig
@@ -43,7 +42,10 @@ def main():
         "|---|---:|---:|---:|---:|",
     ]
     for name, x in joins(arguments.models, latlon, device):
-        found = {split: probe(x, tables, split, device) for split in DRAWS}
+        found = {
+            split: {task: task_score(x.cpu(), table, split, seeds, device) for task, table in tables.items()}
+            for split, seeds in DRAWS.items()
+        }
         means = [
             " / ".join(f"{np.mean([scores[task] for task in tasks]):.3f}" for tasks in (CLASS, NUMBER))
             for scores in found.values()
@@ -80,19 +82,6 @@ def join(parts):
     joined = torch.cat(scaled, dim=1)
     drawn = torch.randn(joined.shape[1], joined.shape[1], generator=torch.Generator().manual_seed(0))
     return torch.nn.functional.normalize(joined @ torch.linalg.qr(drawn)[0].to(joined.device), dim=-1)
-
-
-def probe(x, tables, split, device):
-    found = {}
-    for name, table in tables.items():
-        known, target = table.known, table.values[table.known]
-        rows, places = x[torch.from_numpy(known).to(x.device)], table.latlon[known]
-        scores = []
-        for seed in DRAWS[split]:
-            cut = random_split(len(target), seed) if split == "random" else regional_split(places, 10, seed)
-            scores.append(score(rows, target, table.kind, cut.train, cut.test, device))
-        found[name] = float(np.mean(scores))
-    return found
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import torch
-from study import CHOOSING, CLASS, NUMBER, score
+from study import CHOOSING, CLASS, NUMBER, task_score
 
 from tessearth import Embedder
-from tessearth.evaluation.splits import random_split, regional_split
 from tessearth.files import write_bytes
 from tessearth.labels import read_benchmark
 
@@ -38,20 +36,12 @@ def main():
     for model in arguments.models:
         embed = Embedder(model, device=device)
         for name, table in tables.items():
-            x, target = torch.from_numpy(embed(table.latlon[table.known])).to(device), table.values[table.known]
-            cells = [f"{mean_score(x, target, table, split, device):.4f}" for split in CHOOSING]
+            x = embed(table.latlon)
+            cells = [f"{task_score(x, table, split, seeds, device):.4f}" for split, seeds in CHOOSING.items()]
             lines.append(f"| {model} | {name} | " + " | ".join(cells) + " |")
             print(lines[-1], flush=True)
     if arguments.table:
         write_bytes(arguments.table, ("\n".join(lines) + "\n").encode())
-
-
-def mean_score(x, target, table, split, device):
-    places, found = table.latlon[table.known], []
-    for seed in CHOOSING[split]:
-        cut = random_split(len(target), seed) if split == "random" else regional_split(places, 10, seed)
-        found.append(score(x, target, table.kind, cut.train, cut.test, device))
-    return np.mean(found)
 
 
 if __name__ == "__main__":

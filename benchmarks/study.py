@@ -201,7 +201,7 @@ def score_all(embed, tables, draws, device):
         for name, (x, y, kind, latlon) in tasks.items():
             for seed in seeds:
                 try:
-                    cut = random_split(len(y), seed) if split == "random" else regional_split(latlon, 10, seed)
+                    cut = cut_by(split, latlon, seed)
                 except Exception:  # one state's houses do not fill many blocks
                     continue
                 scores.setdefault(name, []).append(score(x, y, kind, cut.train, cut.test, device))
@@ -216,6 +216,19 @@ def score_all(embed, tables, draws, device):
         for count in FEW:
             result[f"{split}-few{count}"] = means(few[count])
     return result
+
+
+def cut_by(split, latlon, seed):
+    """Training and test rows of one draw of a split."""
+    return random_split(len(latlon), seed) if split == "random" else regional_split(latlon, 10, seed)
+
+
+def task_score(embedded, table, split, seeds, device):
+    """One task's mean score over the draws of a split; `embedded` holds every place of the table."""
+    x, y, latlon = embedded[table.known], table.values[table.known], table.latlon[table.known]
+    cuts = [cut_by(split, latlon, seed) for seed in seeds]
+    x = torch.as_tensor(x, device=device)
+    return float(np.mean([score(x, y, table.kind, cut.train, cut.test, device) for cut in cuts]))
 
 
 def means(scores):

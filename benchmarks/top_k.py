@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from study import CLASS, NUMBER, REPORTING, score
+from study import CLASS, NUMBER, REPORTING, task_score
 
 from tessearth import Embedder
-from tessearth.evaluation.splits import random_split, regional_split
 from tessearth.files import write_bytes
 from tessearth.labels import benchmark_path, read_benchmark
 
@@ -58,17 +57,9 @@ def main():
 
 def measure(embedded, tables, split, arguments):
     """[class mean, regression mean] over a split's draws."""
-    found = {}
-    for name, table in tables.items():
-        known = table.known
-        x, target = torch.from_numpy(embedded[known]).to(arguments.device), table.values[known]
-        for seed in REPORTING[split][: arguments.draws]:
-            cut = (
-                random_split(len(target), seed) if split == "random" else regional_split(table.latlon[known], 10, seed)
-            )
-            value = score(x, target, table.kind, cut.train, cut.test, arguments.device)
-            found.setdefault(name, []).append(value)
-    return [np.mean([np.mean(found[name]) for name in names]) for names in (CLASS, NUMBER)]
+    seeds = REPORTING[split][: arguments.draws]
+    found = {name: task_score(embedded, table, split, seeds, arguments.device) for name, table in tables.items()}
+    return [np.mean([found[name] for name in names]) for names in (CLASS, NUMBER)]
 
 
 def cell(scores):
