@@ -45,6 +45,7 @@ class Mutation(NamedTuple):
 
 KILLS, BITS, DISKS = "test_kills.py", "test_bits.py", "test_disks.py"
 PROCESSES, UNFINISHED, DOWNLOADS = "test_processes.py", "test_unfinished.py", "test_downloads.py"
+STORES = "../imagery/test_store.py"
 STORE_BITS = f"{BITS} test_no_damaged_store_is_believed"
 ONE_BIT = f"{BITS} test_no_file_with_a_turned_bit_is_believed"
 FULL_DISK = f"{DISKS} test_a_full_disk_is_one_line_and_with_room_the_work_goes_on"
@@ -372,6 +373,13 @@ MUTATIONS = [
         "            if is_out_of_memory(error):",
         "            if False:",
         f"{PROCESSES} test_want_of_memory_is_one_line_and_with_memory_the_work_goes_on",
+    ),
+    Mutation(
+        "kill: a process that reads tiles",
+        "imagery/reading_ahead.py",
+        "    except (EOFError, OSError):\n        raise DataError(",
+        "    except ZeroDivisionError:\n        raise DataError(",
+        f"{STORES} test_a_reading_process_that_is_killed_is_named_and_the_store_goes_on",
     ),
     Mutation(
         "hang: workers that do nothing are ended",
