@@ -16,7 +16,7 @@ from tessearth.inference.cluster import ModelChoice, open_workers, run_part
 from tessearth.inference.table_jobs import TableJob, encode_table
 from tests.conftest import tiny_encoder
 
-distributed = pytest.importorskip("distributed")
+distributed, dask = pytest.importorskip("distributed"), pytest.importorskip("dask.base")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the cluster's own, when it closes
 
 
@@ -77,6 +77,7 @@ def test_no_scheduler_is_one_clear_line(folder: Path, monkeypatch: pytest.Monkey
     for address in ("tcp://127.0.0.1:9", "nonsense://x"):
         with pytest.raises(ConfigError, match=f"no Dask scheduler answers at {address}"):
             encode_table(job(folder, "o.parquet"), cluster=address)
+        assert dask.get_scheduler() is None  # or all that the process asks of Dask from now on waits for ever
     assert not list(folder.glob("o.parquet*"))
 
 

@@ -365,7 +365,7 @@ def test_a_name_that_cannot_be_written_is_refused(embedder: Embedder, tmp_path: 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
         yield cluster
 
 
@@ -392,5 +392,8 @@ def test_a_cluster_gives_the_same_bytes_though_a_worker_dies(
 
 def test_a_cluster_that_is_not_there_is_one_line(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tessearth.inference.raster_cluster.CONNECT_SECONDS", 1)
-    with pytest.raises(ConfigError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:1'; give its address"):
-        write_raster(model, tmp_path / "map.tif", cluster="tcp://127.0.0.1:1", device="cpu", **GRID)
+    dask = pytest.importorskip("dask.base")
+    for address in ("tcp://127.0.0.1:1", "nonsense://x"):
+        with pytest.raises(ConfigError, match=f"no Dask scheduler answers at '{address}'; give its address"):
+            write_raster(model, tmp_path / "map.tif", cluster=address, device="cpu", **GRID)
+        assert dask.get_scheduler() is None  # or all that the process asks of Dask from now on waits for ever

@@ -175,7 +175,8 @@ def _open_cluster(address: str, workers: int) -> Iterator[Workers]:
             settings = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": None, "silence_logs": 50}
             found = stack.enter_context(distributed.LocalCluster(n_workers=workers, processes=True, **settings))
         try:
-            client = stack.enter_context(distributed.Client(found, timeout=SECONDS_TO_CONNECT))
+            client = distributed.Client(found, timeout=SECONDS_TO_CONNECT, set_as_default=False)
+            stack.enter_context(client)
         except (OSError, ValueError, TypeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ConfigError(f"no Dask scheduler answers at {address}: {reason}") from None

@@ -47,7 +47,7 @@ def cluster_windows(address: str, work: WindowWork, numbers: list[int]) -> Itera
     with _open_client(distributed, address) as client:
         workers = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
         waiting = iter(numbers)
-        ready = distributed.as_completed()
+        ready = distributed.as_completed(loop=client.loop)
         for number in _take(waiting, WINDOWS_PER_WORKER * workers):
             ready.add(client.submit(_compute, work, number, pure=False))
         for future in ready:
@@ -81,12 +81,12 @@ def _open_client(distributed: Any, address: str) -> Iterator[Any]:
         count = max(1, (os.cpu_count() or 1) // torch.get_num_threads())
         with (
             distributed.LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster,
-            distributed.Client(cluster) as client,
+            distributed.Client(cluster, set_as_default=False) as client,
         ):
             yield client
         return
     try:
-        client = distributed.Client(address, timeout=CONNECT_SECONDS)
+        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise ConfigError(
             f"no Dask scheduler answers at {address!r}; give its address such as tcp://host:8786, or local"
