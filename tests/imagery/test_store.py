@@ -140,6 +140,7 @@ def test_a_readers_own_error_arrives_whole(tmp_path: Path, raster: Path) -> None
         list(read_ahead(reader, [0, 1], 2, processes=1))
 
 
+@pytest.mark.slow
 def test_reading_processes_end_with_the_one_that_was_killed(raster: Path, tmp_path: Path) -> None:
     script = f"""
 import multiprocessing, time
