@@ -7,6 +7,7 @@ the journal; a run that goes on reads every such chunk back, and whatever is not
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,11 +94,7 @@ def build_store(
         workers = [Worker(*parts) for parts in zip(recipe.sources, sources, encoders, strict=True)]
         manifest = _prepare(recipe, path, workers, places, chunk_places)
         reader = PlaceReader(sources, places.latlon, recipe)
-        size = manifest["chunk_places"]
-
-        def read(chunks: list[int]) -> Iterator[tuple[int, Chunk]]:
-            return read_ahead(reader, chunks, size, threads=readers, processes=processes)
-
+        read = partial(read_ahead, reader, size=chunk_places, threads=readers, processes=processes)
         checksums = _fill(recipe, path, manifest, workers, read, progress)
         _finish(recipe, path, manifest, checksums, places, device)
         (path / LOCK).unlink(missing_ok=True)
