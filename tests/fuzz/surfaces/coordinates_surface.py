@@ -95,9 +95,10 @@ def _calls() -> dict[str, Callable[[dict[str, Any]], object]]:
 
 def _depth(tree: Any) -> int:
     """How many levels of lists a tree has, as far as it matters here."""
-    depth = 0
-    while isinstance(tree, list) and tree and depth <= DEEPEST_FRAME:
-        tree, depth = tree[0], depth + 1
+    level, depth = [tree], 0
+    while level and depth <= DEEPEST_FRAME:
+        lists = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, list | dict)]
+        level, depth = [item for items in lists for item in items], depth + 1
     return depth
 
 
