@@ -31,6 +31,7 @@ def main():
     parser.add_argument("models", nargs="+")
     parser.add_argument("--benchmark", required=True)
     parser.add_argument("--table", type=Path, required=True)
+    parser.add_argument("--models-only", action="store_true", help="join the models alone, one more at a time")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tables = {n: table for n, table in read_benchmark(arguments.benchmark).items() if n in CLASS + NUMBER}
@@ -41,7 +42,7 @@ def main():
         "| embedding | numbers | random | 10 degrees | Koppen, country at 10 degrees |",
         "|---|---:|---:|---:|---:|",
     ]
-    for name, x in joins(arguments.models, latlon, device):
+    for name, x in joins(arguments.models, latlon, device, arguments.models_only):
         found = {
             split: {task: task_score(x.cpu(), table, split, seeds, device) for task, table in tables.items()}
             for split, seeds in DRAWS.items()
@@ -56,9 +57,14 @@ def main():
     write_bytes(arguments.table, ("\n".join(lines) + "\n").encode())
 
 
-def joins(models, latlon, device):
-    first, *others = [torch.from_numpy(Embedder(model, device=device).embed(latlon)).to(device) for model in models]
+def joins(models, latlon, device, models_only):
+    embedded = [torch.from_numpy(Embedder(model, device=device).embed(latlon)).to(device) for model in models]
+    first = embedded[0]
     yield "as it is", first
+    if models_only:
+        for count in range(2, len(models) + 1):
+            yield f"{count} models", join([(x, 1.0) for x in embedded[:count]])
+        return
     for degree, decay in ((8, 1.0), (20, 1.0), (20, 0.5)):
         waves = harmonics(latlon, degree, decay).to(device)
         for share in (0.1, 0.3, 1.0):
@@ -66,8 +72,8 @@ def joins(models, latlon, device):
     random = torch.from_numpy(RandomFeatures().embed(latlon)).to(device)
     for share in (0.1, 0.3, 1.0):
         yield f"random features x {share}", join([(first, 1.0), (random, share)])
-    if others:
-        yield f"{len(models)} seeds", join([(x, 1.0) for x in (first, *others)])
+    if len(models) > 1:
+        yield f"{len(models)} seeds", join([(x, 1.0) for x in embedded])
 
 
 def harmonics(latlon, degree, decay):

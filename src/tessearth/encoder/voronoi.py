@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from tessearth.encoder.config import TessellationConfig
 
+EMBEDDING_SPREAD = 0.02
+"""The standard deviation of site embeddings before training."""
+
 
 class SoftVoronoi(nn.Module):
     """Mixes site embeddings by how near each site is: w = softmax_k(tau_k <x, s_k>), f = sum_k w_k e_k.
@@ -27,7 +30,7 @@ class SoftVoronoi(nn.Module):
 
     def reset_embeddings(self, generator: torch.Generator | None = None) -> None:
         """Draw the site embeddings anew: e ~ N(0, 0.02^2)."""
-        nn.init.normal_(self.embeddings, std=0.02, generator=generator)
+        nn.init.normal_(self.embeddings, std=EMBEDDING_SPREAD, generator=generator)
 
     def positions(self) -> Tensor:
         """Where the sites lie, (K, 3): on the sphere, unless the configuration frees them from it."""

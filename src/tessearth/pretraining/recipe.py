@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tessearth.baselines import BASELINES
 from tessearth.encoder.config import EncoderConfig
+from tessearth.encoder.voronoi import EMBEDDING_SPREAD
 from tessearth.errors import ConfigError
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.objective.total import ObjectiveConfig
@@ -18,7 +20,7 @@ Precision = Literal["float32", "tf32", "bf16", "float64"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitesRecipe:
-    """Where the sites start."""
+    """Where the sites start, and what they hold then."""
 
     start: Literal["land", "full", "clusters"] = "land"
     """The Fibonacci lattice on land, the whole lattice, or the clusters of another encoder's embeddings."""
@@ -32,11 +34,20 @@ class SitesRecipe:
     rounds: int = 20
     """For clusters: how many rounds of k-means."""
 
+    spread: float = EMBEDDING_SPREAD
+    """The standard deviation of the site embeddings. Broad sites are mixed by the dozens, which leaves little of it."""
+
+    centred: bool = False
+    """Whether what all places have in common is taken out of the blend and of the head before the first step; the
+    paper's start leaves units of the head off at every place, for good."""
+
     def __post_init__(self) -> None:
         if self.start == "clusters" and self.model is None:
             raise ConfigError("sites.start is 'clusters'; name the encoder: sites.model = NAME or PATH")
         if self.places < 1 or self.rounds < 1:
             raise ConfigError("sites.places and sites.rounds must be at least 1")
+        if not 0 < self.spread < math.inf:
+            raise ConfigError(f"sites.spread is {self.spread}; it must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

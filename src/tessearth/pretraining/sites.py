@@ -4,10 +4,13 @@ import torch
 from torch import Tensor
 
 from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.sites import SiteStart
+from tessearth.encoder.voronoi import EMBEDDING_SPREAD
 from tessearth.errors import ConfigError
 from tessearth.geometry import latlon_to_xyz
 from tessearth.inference.embedder import Embedder
 from tessearth.places import sample_land
+from tessearth.pretraining.centring import centre_
 from tessearth.pretraining.recipe import Recipe, SitesRecipe
 
 ROWS_AT_ONCE = 8192
@@ -15,12 +18,19 @@ ROWS_AT_ONCE = 8192
 
 def build_encoder(recipe: Recipe, generator: torch.Generator) -> SphericalVoronoiEncoder:
     """An encoder with random weights, in training mode."""
-    if recipe.sites.start != "clusters":
-        return SphericalVoronoiEncoder(recipe.encoder, sites=recipe.sites.start, generator=generator)
-    counts = [tessellation.num_sites for tessellation in recipe.encoder.tessellations]
-    return SphericalVoronoiEncoder(
-        recipe.encoder, sites=cluster_sites(recipe.sites, counts, recipe.training.seed), generator=generator
-    )
+    positions: SiteStart | list[Tensor]
+    if recipe.sites.start == "clusters":
+        counts = [tessellation.num_sites for tessellation in recipe.encoder.tessellations]
+        positions = cluster_sites(recipe.sites, counts, recipe.training.seed)
+    else:
+        positions = recipe.sites.start
+    encoder = SphericalVoronoiEncoder(recipe.encoder, sites=positions, generator=generator)
+    if recipe.sites.spread != EMBEDDING_SPREAD:
+        for voronoi in encoder.voronois():
+            voronoi.embeddings.data *= recipe.sites.spread / EMBEDDING_SPREAD
+    if recipe.sites.centred:
+        centre_(encoder)
+    return encoder
 
 
 def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Tensor]:
