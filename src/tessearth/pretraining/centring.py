@@ -17,21 +17,25 @@ from tessearth.encoder.sites import start_sites
 
 PLACES = 8192
 """Places spread evenly over the sphere whose mean is taken away."""
+ROUNDS = 8
+"""Where the sites' embeddings are shifted, tokens see other mixtures afterwards, so the mean is taken away again."""
 
 
 @torch.no_grad()
 def centre_(encoder: SphericalVoronoiEncoder, places: int = PLACES) -> None:
     """Shift biases so that the blend and every ReLU of the head have mean 0 over the sphere.
 
-    One pass does it: each layer is shifted when its output is known, and what follows sees the shifted output.
+    Each layer is shifted when its output is known, and what follows sees the shifted output, so that one pass does it.
     """
     blocks = [block for block in encoder.head.blocks if isinstance(block, ResidualBlock)]
     layers = [encoder.head.entry, *(layer for block in blocks for layer in (block.first, block.second))]
     hooks = [layer.register_forward_hook(_shift_output) for layer in layers]
     hooks.append(encoder.norm.register_forward_pre_hook(lambda _, inputs: (_shift_blend(encoder, inputs[0]),)))
     training = encoder.training
+    spread_over_earth = start_sites("full", places)
     try:
-        encoder.eval().embed_xyz(start_sites("full", places))
+        for _ in range(1 if isinstance(encoder.projection, nn.Linear) else ROUNDS):
+            encoder.eval().embed_xyz(spread_over_earth)
     finally:
         encoder.train(training)
         for hook in hooks:
