@@ -20,14 +20,22 @@ import torch
 from tessearth import SphericalVoronoiEncoder, evaluate
 from tessearth.encoder.weights import load_weights
 from tessearth.files import write_bytes
+from tessearth.pretraining.location_side import TrainableEncoder
+from tessearth.pretraining.recipe_files import read_recipe
+from tessearth.pretraining.start import build_start
 
 SPLITS = ("random", "10deg")
-RIVALS = ("untrained copy", "direct", "cartesian3d")
+RIVALS = ("untrained copy", "its own start", "direct", "cartesian3d")
 
 
 def untrained_copy(trained: SphericalVoronoiEncoder, seed: int) -> SphericalVoronoiEncoder:
-    """The same sizes and the same start of the sites, with the random weights of a seed."""
+    """The same sizes and the same start of the sites, all weights as the paper draws them."""
     return SphericalVoronoiEncoder(trained.config, generator=torch.Generator().manual_seed(seed)).eval()
+
+
+def own_start(run: Path, seed: int) -> TrainableEncoder:
+    """What a run began with, by its recipe: a harder rival, because a centred start tells more places apart."""
+    return build_start(read_recipe(str(run / "recipe.toml")), torch.Generator().manual_seed(seed)).eval()
 
 
 def main() -> None:
@@ -35,10 +43,12 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", help="run folders of `tessearth pretrain smoke`")
     parser.add_argument("--table", help="a markdown file for the table")
     arguments = parser.parse_args()
-    trained = [load_weights(Path(run) / "weights" / "best.safetensors") for run in arguments.runs]
+    runs = [Path(run) for run in arguments.runs]
+    trained = [load_weights(run / "weights" / "best.safetensors") for run in runs]
     models = {
         "smoke": trained,
         "untrained copy": [untrained_copy(encoder, seed) for seed, encoder in enumerate(trained)],
+        "its own start": [own_start(run, seed) for seed, run in enumerate(runs)],
         "direct": "direct",
         "cartesian3d": "cartesian3d",
     }
