@@ -2,7 +2,7 @@
 
 Site embeddings as small as the paper's, mixed by the dozens, leave a blend that is the same everywhere but for a small
 part: what the norm hands to the head is mostly the projection's bias and the tokens' mean. A unit of the head then sees
-one and the same input, so about half of them are off at every place, get no gradient and stay off for good.
+nearly one and the same input, so a quarter to a half of them are off at every place and get no gradient from any.
 `centre_` takes the common part away, layer by layer, before the first step; nothing else about the start changes.
 """
 

@@ -38,8 +38,8 @@ class SitesRecipe:
     """The standard deviation of the site embeddings. Broad sites are mixed by the dozens, which leaves little of it."""
 
     centred: bool = False
-    """Whether what all places have in common is taken out of the blend and of the head before the first step; the
-    paper's start leaves units of the head off at every place, for good."""
+    """Whether what all places have in common is taken out of the blend and of the head before the first step; at
+    the paper's start a quarter to a half of the head's units are off at every place."""
 
     def __post_init__(self) -> None:
         if self.start == "clusters" and self.model is None:
