@@ -1,7 +1,5 @@
 """A million places at the paper's size, in the memory that was promised. Minutes long: `make test-slow`."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,20 +8,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tests.memory import PEAK
+from tests.memory import PEAK, peak_of
 
 PLACES = 1_000_000
-THREADS = {**os.environ, "OMP_NUM_THREADS": "2"}
+THREADS = 2
 
 pytestmark = pytest.mark.slow
-
-
-def peak_of(*command: str) -> int:
-    """Run a command to its end and return its peak resident memory in bytes."""
-    process = subprocess.Popen(command, env=THREADS)
-    _, status, usage = os.wait4(process.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    return usage.ru_maxrss * 1024
 
 
 def random_places() -> pd.DataFrame:
@@ -36,7 +26,8 @@ def test_encoding_a_million_rows_peaks_under_one_and_a_half_gigabytes(tmp_path: 
     source, target = tmp_path / f"points.{suffix}", tmp_path / "out.parquet"
     frame = random_places()
     frame.to_csv(source, index=False) if suffix == "csv" else frame.to_parquet(source)
-    peak = peak_of(sys.executable, "-m", "tessearth", "encode", "--input", str(source), "--output", str(target))
+    command = (sys.executable, "-m", "tessearth", "encode", "--input", str(source), "--output", str(target))
+    peak = peak_of(*command, threads=THREADS)
     print(f"\npeak resident memory of encoding {PLACES:,} rows from {suffix}: {peak / 1e6:,.0f} MB")
     assert pq.read_metadata(target).num_rows == PLACES
     assert peak < 1.5e9
@@ -54,7 +45,7 @@ before = peak()
 result = embed.embed(latlon)
 open(sys.argv[1], "w").write(str(peak() - before - result.nbytes))
 """
-    peak_of(sys.executable, "-c", PEAK + code, str(tmp_path / "added"))
+    peak_of(sys.executable, "-c", PEAK + code, str(tmp_path / "added"), threads=THREADS)
     added = int((tmp_path / "added").read_text())
     print(f"\nembedding {PLACES:,} places adds {added / 1e6:,.0f} MB beyond the array it returns")
     assert added < 0.5e9

@@ -24,6 +24,7 @@ from tessearth.inference.outputs import OutputFormat
 from tessearth.inference.parts import Parts
 from tessearth.inference.table_jobs import TableJob, encode_table
 from tests.conftest import tiny_encoder
+from tests.memory import peak_of
 
 ROWS = 200_000
 
@@ -209,14 +210,6 @@ def test_the_output_is_read_by_those_who_read_parquet(folder: Path, reader: str,
     np.testing.assert_allclose(np.stack(column), wanted, atol=1e-3 if width == "float16" else 1e-6)
 
 
-def peak_of(arguments: list[str]) -> int:
-    """Run a command to its end and return its peak resident memory in bytes."""
-    process = subprocess.Popen(arguments, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    _, status, usage = os.wait4(process.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    return usage.ru_maxrss * 1024
-
-
 @pytest.mark.slow
 def test_ten_million_rows_stay_under_two_gigabytes_and_survive_a_kill(tmp_path: Path) -> None:
     save(tiny_encoder(dtype=torch.float32), tmp_path / "m.safetensors")
@@ -225,7 +218,7 @@ def test_ten_million_rows_stay_under_two_gigabytes_and_survive_a_kill(tmp_path: 
         for _ in range(10):
             writer.write_table(pa.Table.from_pandas(random_places(1_000_000), schema, preserve_index=False))
     start = time.monotonic()
-    peak = peak_of(command(tmp_path, "plain.parquet", "--workers", "1"))
+    peak = peak_of(*command(tmp_path, "plain.parquet", "--workers", "1"), threads=1)
     taken = time.monotonic() - start
     print(f"\npeak resident memory of encoding 10,000,000 rows: {peak / 1e6:,.0f} MB, {taken:.0f} s")
     assert pq.read_metadata(tmp_path / "plain.parquet").num_rows == 10_000_000
@@ -238,5 +231,5 @@ def test_ten_million_rows_stay_under_two_gigabytes_and_survive_a_kill(tmp_path: 
     process.kill()
     process.wait()
     assert not (tmp_path / "o.parquet").exists()
-    assert peak_of(command(tmp_path, "o.parquet", "--workers", "1")) < 2e9
+    assert peak_of(*command(tmp_path, "o.parquet", "--workers", "1"), threads=1) < 2e9
     assert same_bytes(tmp_path, "o.parquet")
