@@ -11,10 +11,10 @@ import argparse
 import time
 from pathlib import Path
 
-from tessearth.baselines import BASELINES
-from tessearth.files import write_bytes
-from tessearth.pretraining.loop import pretrain
-from tessearth.pretraining.recipe_files import read_recipe
+from tessearth.storage.files import write_bytes
+from tessearth.training.loop import pretrain
+from tessearth.training.recipe_files import read_recipe
+from tessearth.zoo.baselines import BASELINES
 
 RESIDUAL = "{{num_blocks = 2, dropout = 0.1, hidden_dim = {width}, output_dim = {width}}}"
 PLAIN = "{{num_hidden = 2, hidden_dim = {width}, output_dim = {width}}}"

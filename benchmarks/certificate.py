@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tessearth.embedding.fast.bounds import EPSILON, AffineLogits, CubeCells, SiteLists, read_logits
+from tessearth.embedding.fast.series import Charts, Expansion, build_charts, evaluate_terms, expand, series_degree
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.inference.assignment import EPSILON, AffineLogits, CubeCells, SiteLists, read_logits
-from tessearth.inference.expansion import Charts, Expansion, build_charts, evaluate_terms, expand, series_degree
-from tessearth.inference.named import load_base
+from tessearth.zoo.names import load_base
 
 SIDES = (8, 16, 32)
 CELLS = 24

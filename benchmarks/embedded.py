@@ -11,11 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from tessearth.baselines import BASELINES
 from tessearth.evaluation.report import build_report
 from tessearth.evaluation.report_markdown import to_markdown
 from tessearth.evaluation.runner import evaluate
-from tessearth.files import write_bytes
+from tessearth.storage.files import write_bytes
+from tessearth.zoo.baselines import BASELINES
 
 
 def main() -> None:

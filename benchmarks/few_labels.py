@@ -22,8 +22,8 @@ from study import CLASS, FEW, NUMBER, REPORTING, cut_by, score
 from tessearth import Embedder
 from tessearth.errors import TessearthError
 from tessearth.evaluation.references import build_reference
-from tessearth.files import write_bytes
 from tessearth.labels import benchmark_path, read_benchmark
+from tessearth.storage.files import write_bytes
 
 PREFIXES = (64, 128, 256)
 INVERSE_DISTANCE = "inverse-distance"

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from tessearth.coordinates import Floats
-from tessearth.inference.bench import random_places
-from tessearth.inference.embedder import Embedder
+from tessearth.embedding.bench import random_places
+from tessearth.embedding.embedder import Embedder
+from tessearth.sphere.coordinates import Floats
 
 DEFAULT = ("untrained:6000,12000,16384", "earth:6000")
 FEW = 6

@@ -17,7 +17,7 @@ from study import CHOOSING, score_all, shown
 
 from tessearth import Embedder
 from tessearth.labels import read_benchmark
-from tessearth.places import sample_land
+from tessearth.sphere.sampling import sample_land
 
 PLACES = 50_000
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.imagery.sources import TilePyramid, blue_marble
-from tessearth.places import sample_land
+from tessearth.sphere.sampling import sample_land
 
 Tiles = npt.NDArray[np.float32]
 

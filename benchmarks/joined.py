@@ -18,10 +18,10 @@ from study import CLASS, NUMBER, task_score
 
 from tessearth import Embedder
 from tessearth.evaluation.references import RandomFeatures
-from tessearth.files import write_bytes
 from tessearth.labels import read_benchmark
-from tessearth.objective.total import ObjectiveConfig
-from tessearth.pretraining.position_waves import PositionWaves
+from tessearth.storage.files import write_bytes
+from tessearth.training.objective import ObjectiveConfig
+from tessearth.training.position_waves import PositionWaves
 
 DRAWS = {"random": (7,), "10deg": (7, 8, 9, 10, 11, 12)}
 

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from tessearth.models import DEFAULT_MODEL
+from tessearth.zoo.shipped import DEFAULT_MODEL
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SOFTWARE = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist")

@@ -37,14 +37,14 @@ from tessearth.imagery.store import (
     write_manifest,
     write_places,
 )
-from tessearth.objective.total import ObjectiveConfig
-from tessearth.places import sample_sphere
-from tessearth.pretraining.data import TrainingData
-from tessearth.pretraining.loop import pretrain
-from tessearth.pretraining.model import PretrainingModel
-from tessearth.pretraining.recipe import Recipe, SitesRecipe, TrainingRecipe
-from tessearth.pretraining.sites import build_encoder
-from tessearth.pretraining.step import Stepper, numerics
+from tessearth.sphere.sampling import sample_sphere
+from tessearth.training.data import TrainingData
+from tessearth.training.loop import pretrain
+from tessearth.training.model import PretrainingModel
+from tessearth.training.objective import ObjectiveConfig
+from tessearth.training.recipe import Recipe, SitesRecipe, TrainingRecipe
+from tessearth.training.sites import build_encoder
+from tessearth.training.step import Stepper, numerics
 
 TABLE_SITES, TABLE_BATCHES = (1024, 4096, 16384), (1596, 6384, 25536)
 TARGET_MS, TARGET_RATIO, TARGET_RUN_S, TARGET_GB = 2.0, 2.5, 15.0, 12.0

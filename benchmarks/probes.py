@@ -18,12 +18,12 @@ from turns import in_turns
 
 from tessearth.evaluation.metrics import score
 from tessearth.evaluation.references import RandomFeatures
-from tessearth.evaluation.ridge import ALPHAS, fit_ridge_classifier, fit_ridge_regression
 from tessearth.evaluation.splits import build_splits
 from tessearth.evaluation.tasks import load_task
-from tessearth.geometry import latlon_to_xyz
 from tessearth.labels import LABELS
-from tessearth.places import sample_sphere
+from tessearth.ridge import ALPHAS, fit_ridge_classifier, fit_ridge_regression
+from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.sphere.sampling import sample_sphere
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

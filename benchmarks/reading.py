@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tessearth.files import write_bytes
 from tessearth.imagery.reading import PlaceReader, build_places, build_source
 from tessearth.imagery.reading_ahead import read_ahead
 from tessearth.imagery.recipe import load_recipe
 from tessearth.imagery.store import CHUNK_PLACES
+from tessearth.storage.files import write_bytes
 
 
 def main():

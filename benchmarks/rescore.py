@@ -14,8 +14,8 @@ import torch
 from study import CHOOSING, CLASS, NUMBER, task_score
 
 from tessearth import Embedder
-from tessearth.files import write_bytes
 from tessearth.labels import read_benchmark
+from tessearth.storage.files import write_bytes
 
 
 def main():

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from turns import in_turns
 
-from tessearth.geometry import latlon_to_xyz
-from tessearth.inference.retrieval import Database, Mode, Retriever
-from tessearth.places import sample_sphere
+from tessearth.embedding.retrieval import Database, Mode, Retriever
+from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.sphere.sampling import sample_sphere
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tessearth.inference.bench import PAPER_SHARPNESS, PAPER_SITES, _build, random_places
-from tessearth.inference.embedder import Embedder
+from tessearth.embedding.bench import PAPER_SHARPNESS, PAPER_SITES, _build, random_places
+from tessearth.embedding.embedder import Embedder
 
 PART = 16384
 

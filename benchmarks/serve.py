@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tessearth import Embedder
-from tessearth.models import DEFAULT_MODEL
+from tessearth.zoo.shipped import DEFAULT_MODEL
 
 PLACES = 1024
 """Of one batched request."""

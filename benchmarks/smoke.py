@@ -19,10 +19,10 @@ import torch
 
 from tessearth import SphericalVoronoiEncoder, evaluate
 from tessearth.encoder.weights import load_weights
-from tessearth.files import write_bytes
-from tessearth.pretraining.location_side import TrainableEncoder
-from tessearth.pretraining.recipe_files import read_recipe
-from tessearth.pretraining.start import build_start
+from tessearth.storage.files import write_bytes
+from tessearth.training.location_side import TrainableEncoder
+from tessearth.training.recipe_files import read_recipe
+from tessearth.training.start import build_start
 
 SPLITS = ("random", "10deg")
 RIVALS = ("untrained copy", "its own start", "direct", "cartesian3d")

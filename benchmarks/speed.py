@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tessearth.embedding.fast.gpu import DeviceVoronoi
+from tessearth.embedding.fast.triton_kernels import Shape
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import TessearthError
-from tessearth.inference.fast_device import DeviceVoronoi
-from tessearth.inference.kernels import Shape
-from tessearth.inference.named import load_base
+from tessearth.zoo.names import load_base
 
 PLACES = 2**20
 DENSE_PLACES = 2**16
@@ -59,7 +59,7 @@ def main() -> None:
 
 def run_on_cpu(arguments: argparse.Namespace) -> dict[str, Any]:
     from tessearth.cli.bench import _lines
-    from tessearth.inference.bench import Bench, compare, single_place_ms
+    from tessearth.embedding.bench import Bench, compare, single_place_ms
 
     bench = Bench(model=arguments.model, places=arguments.places or 32768)
     rows, single = compare(bench), single_place_ms(bench)

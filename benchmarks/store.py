@@ -20,7 +20,7 @@ from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.store import CHUNK_PLACES
 from tessearth.imagery.store_builder import build_store
-from tessearth.places import place_keys, sample_sphere
+from tessearth.sphere.sampling import place_keys, sample_sphere
 
 SIZE, BANDS = 24, 3
 

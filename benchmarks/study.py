@@ -32,16 +32,16 @@ import numpy as np
 import torch
 
 from tessearth.evaluation.references import RandomFeatures
-from tessearth.evaluation.ridge import fit_ridge_classifier, fit_ridge_regression
 from tessearth.evaluation.splits import random_split, regional_split
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.imagery.store import FeatureStore
 from tessearth.imagery.store_builder import build_store
 from tessearth.labels import read_benchmark
-from tessearth.pretraining.loop import pretrain
-from tessearth.pretraining.recipe import Recipe
-from tessearth.pretraining.recipe_files import read_recipe
+from tessearth.ridge import fit_ridge_classifier, fit_ridge_regression
 from tessearth.settings import from_plain
+from tessearth.training.loop import pretrain
+from tessearth.training.recipe import Recipe
+from tessearth.training.recipe_files import read_recipe
 
 CLASS, NUMBER = ("koppen", "country"), ("temperature", "elevation", "rain", "population")
 CHOOSING, REPORTING = {"random": (7,), "10deg": (7, 8)}, {"random": (42, 43, 44), "10deg": (42, 43, 44, 45, 46)}

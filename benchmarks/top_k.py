@@ -16,8 +16,8 @@ import torch
 from study import CLASS, NUMBER, REPORTING, task_score
 
 from tessearth import Embedder
-from tessearth.files import write_bytes
 from tessearth.labels import benchmark_path, read_benchmark
+from tessearth.storage.files import write_bytes
 
 
 def main():

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from tessearth.encoder.sites import start_sites
-from tessearth.inference.named import load_base
-from tessearth.pretraining.recipe_files import read_recipe
-from tessearth.pretraining.start import build_start
+from tessearth.training.recipe_files import read_recipe
+from tessearth.training.start import build_start
+from tessearth.zoo.names import load_base
 
 PLACES = 6000
 SHARES = (1e-4, 1e-5, 1e-6)

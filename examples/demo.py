@@ -19,7 +19,7 @@ from demo_sizes import SIZES, Size
 from demo_training import load_tasks, show_evaluation, show_probe, show_training
 
 from tessearth.errors import OutputError, TessearthError
-from tessearth.files import locked_folder
+from tessearth.storage.files import locked_folder
 
 UNFINISHED = ".training-"
 

@@ -9,11 +9,11 @@ from demo_page import Page, progress
 from demo_sizes import PLACES, Size
 
 import tessearth
-from tessearth.inference.databases import land_places, most_alike
+from tessearth.embedding.databases import land_places, most_alike
 from tessearth.labels import LABELS, prepare_labels
-from tessearth.models import MODELS, SHIPPED
 from tessearth.plotting import Request, build_view, draw, draw_numbers, new_figure, read_trajectory
 from tessearth.plotting.paper import add_colour_bar
+from tessearth.zoo.shipped import MODELS, SHIPPED
 
 PARIS = list(PLACES).index("Paris")
 APART_KM, ALIKE = 1000.0, 5

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from tessearth.cli.progress import Advance, work_progress
 from tessearth.errors import OutputError
 from tessearth.evaluation.report_html import STYLE
-from tessearth.files import write_bytes
 from tessearth.plotting import paper_style, save_figure
+from tessearth.storage.files import write_bytes
 
 PAGE, FIGURES = "index.html", "figures"
 MARK = '<meta name="generator" content="tessearth demo">'

@@ -13,11 +13,11 @@ import tessearth
 from tessearth.evaluation import Task, build_probe, build_splits, check_task, evaluate, score
 from tessearth.evaluation.report_blocks import spoken_score
 from tessearth.evaluation.summary import ScoreTable, score_tables
-from tessearth.files import write_bytes
 from tessearth.labels import LABELS, benchmark_path, load_benchmark, prepare_labels
 from tessearth.plotting import Predicted, Request, draw, new_figure
-from tessearth.pretraining.loop import pretrain
-from tessearth.pretraining.recipe_files import read_recipe
+from tessearth.storage.files import write_bytes
+from tessearth.training.loop import pretrain
+from tessearth.training.recipe_files import read_recipe
 
 MODELS_COMPARED = ("earth", "earth-small", "smoke", "untrained")
 KEPT = ("recipe.toml", "environment.json", "metrics.jsonl", "trajectories.npz", "weights/best.safetensors")

@@ -12,11 +12,11 @@ import time
 
 import numpy as np
 
-from tessearth.inference.named import is_untrained
 from tessearth.labels import LABELS, load_benchmark
-from tessearth.models import DEFAULT_MODEL
-from tessearth.pretraining.finetuned import FineTuned
-from tessearth.pretraining.finetuning import finetune
+from tessearth.training.finetune import finetune
+from tessearth.training.finetuned import FineTuned
+from tessearth.zoo.names import is_untrained
+from tessearth.zoo.shipped import DEFAULT_MODEL
 
 TEST_PLACES = 5000
 WAYS = {

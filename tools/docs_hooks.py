@@ -19,7 +19,7 @@ PAGES = {
     "benchmarks/results/questions.md": "questions.md",
     "benchmarks/results/speed-cpu.md": "speed.md",
     "benchmarks/results/speed-gpu.md": "speed.md",
-    "src/tessearth/models/earth/README.md": "model-card.md",
+    "src/tessearth/zoo/shipped/earth/README.md": "model-card.md",
 }
 """Files that are pages here; links to any other file of the repository become plain text."""
 HELP_COLUMNS = "100"

@@ -43,8 +43,8 @@ PACKAGES = {
     "encoder": ("tests/encoder", "tests/laws", "tests/reference"),
     "objective": (
         "tests/objective",
-        "tests/pretraining/test_parts.py",
-        "tests/pretraining/test_prefixes.py",
+        "tests/training/test_parts.py",
+        "tests/training/test_prefixes.py",
         "tests/laws/test_value_laws.py",
     ),
     "evaluation": ("tests/evaluation", "tests/laws/test_value_laws.py"),

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tessearth.embedding.leading import put_summary_in_front_
 from tessearth.encoder.weights import load_weights, save
-from tessearth.inference.leading import put_summary_in_front_
 
 SUMMARY = 64
 EVERY = 200

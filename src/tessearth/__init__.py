@@ -15,24 +15,24 @@ from tessearth.errors import TessearthError
 from tessearth.version import __version__
 
 if TYPE_CHECKING:
+    from tessearth.embedding.embedder import Embedder
+    from tessearth.embedding.transformer import LocationFeatures
     from tessearth.encoder.config import EncoderConfig
     from tessearth.encoder.model import SphericalVoronoiEncoder
     from tessearth.encoder.weights import save
     from tessearth.evaluation.runner import evaluate
-    from tessearth.inference.embedder import Embedder
-    from tessearth.inference.features import LocationFeatures
-    from tessearth.models import list_models, load
-    from tessearth.pretraining.loop import pretrain
+    from tessearth.training.loop import pretrain
+    from tessearth.zoo.shipped import list_models, load
 
 _HOMES = {
-    "Embedder": "tessearth.inference.embedder",
+    "Embedder": "tessearth.embedding.embedder",
     "EncoderConfig": "tessearth.encoder.config",
-    "LocationFeatures": "tessearth.inference.features",
+    "LocationFeatures": "tessearth.embedding.transformer",
     "SphericalVoronoiEncoder": "tessearth.encoder.model",
     "evaluate": "tessearth.evaluation.runner",
-    "list_models": "tessearth.models",
-    "load": "tessearth.models",
-    "pretrain": "tessearth.pretraining.loop",
+    "list_models": "tessearth.zoo.shipped",
+    "load": "tessearth.zoo.shipped",
+    "pretrain": "tessearth.training.loop",
     "save": "tessearth.encoder.weights",
 }
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tessearth.evaluation import cache as cache_module
+from tessearth.embedding import cache as cache_module
 from tessearth.evaluation.results import read_results, write_results
 from tests.cli.conftest import Command
 from tests.evaluation.fabricate import PLACES, results_of, write_table

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tessearth.cli import finetune as cli
 from tessearth.errors import TessearthError
-from tessearth.places import sample_sphere
+from tessearth.sphere.sampling import sample_sphere
 
 LATLON = sample_sphere(120, 8).tolist()
 
@@ -49,7 +49,7 @@ def test_a_label_is_learned_and_predicted(model: Path, table: Path, label: str, 
 
 
 def test_options_reach_the_settings(model: Path, table: Path) -> None:
-    from tessearth.pretraining.finetuned import load_finetuned
+    from tessearth.training.finetuned import load_finetuned
 
     options = ("--frozen", "--hidden", 6, "--regional-validation", 20, "--balanced", "--seed", 3, "--epochs", 1)
     done = run("finetune", f"{table}:side", "--model", model, "--out", table.parent / "run", *options)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tessearth.baselines import build_baseline, save_baseline
-from tessearth.inference.named import known_names
 from tessearth.version import __version__
-from tests.baselines import fabricate
+from tessearth.zoo.baselines import build_baseline, save_baseline
+from tessearth.zoo.names import known_names
 from tests.cli.conftest import Command
+from tests.zoo import fabricate
 
 OFFICIAL = Path(__file__).parents[1] / "reference" / "official"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tessearth.baselines import load_baseline
-from tessearth.places import Split
+from tessearth.sphere.sampling import Split
+from tessearth.zoo.baselines import load_baseline
 from tests.cli.conftest import Command
-from tests.pretraining import fabricate
-from tests.pretraining.fabricate import fabricate_store
+from tests.training import fabricate
+from tests.training.fabricate import fabricate_store
 
 
 @pytest.fixture(scope="module")

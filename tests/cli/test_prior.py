@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from tessearth.cli.prior import fit
+from tessearth.embedding.embedder import Embedder
 from tessearth.evaluation.geoprior import evaluate_prior
 from tessearth.evaluation.species_files import load_prior
-from tessearth.inference.embedder import Embedder
 from tests.cli.conftest import Command
 from tests.evaluation.test_geoprior import simulate
 

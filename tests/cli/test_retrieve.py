@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from tessearth import Embedder
+from tessearth.embedding.databases import land_places, most_alike
+from tessearth.embedding.retrieval import Retriever, read_database
 from tessearth.imagery.store import FeatureStore
-from tessearth.inference.databases import land_places, most_alike
-from tessearth.inference.retrieval import Retriever, read_database
-from tessearth.pretraining.loop import pretrain
+from tessearth.training.loop import pretrain
 from tests.cli.conftest import Command
-from tests.pretraining.fabricate import fabricate_store, toy_recipe
+from tests.training.fabricate import fabricate_store, toy_recipe
 
 
 @pytest.fixture(scope="module")

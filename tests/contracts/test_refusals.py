@@ -9,20 +9,20 @@ import pytest
 import torch
 
 import tessearth
-from tessearth.baselines.published import csp, satclip
-from tessearth.baselines.weight_files import tensors_in
 from tessearth.cli.bench import _numbers
 from tessearth.cli.plot import _also
 from tessearth.errors import ConfigError, DataError, TessearthError, WeightsError
 from tessearth.evaluation.plan import build_plan
+from tessearth.figures.records import read_trajectory
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS
 from tessearth.imagery.recipe import PlacesRecipe
 from tessearth.imagery.sources.tile_stores import FolderTiles, MBTiles, UrlTiles
 from tessearth.plotting.curves import draw_retrieval
-from tessearth.plotting.records import read_trajectory
-from tessearth.pretraining.processes import choose_device
-from tessearth.pretraining.recipe import SitesRecipe, TrainingRecipe
 from tessearth.registry import Registry
+from tessearth.storage.foreign_weights import tensors_in
+from tessearth.training.processes import choose_device
+from tessearth.training.recipe import SitesRecipe, TrainingRecipe
+from tessearth.zoo.published import csp, satclip
 from tests.evaluation.fabricate import number_task
 
 MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {

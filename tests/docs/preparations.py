@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tessearth.inference.retrieval import Database, save_database
-from tessearth.places import sample_land
+from tessearth.embedding.retrieval import Database, save_database
+from tessearth.sphere.sampling import sample_land
 
 WIDTH, HIDDEN, PATCH, PATCHES = 64, 32, 16, 14 * 14
 

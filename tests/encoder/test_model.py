@@ -51,8 +51,8 @@ def test_linear_layers_start_as_pytorchs_own_do() -> None:
 
 
 def test_the_default_start_is_on_land() -> None:
-    from tessearth.geometry import xyz_to_latlon
-    from tessearth.land import is_inhabited_land
+    from tessearth.sphere.geometry import xyz_to_latlon
+    from tessearth.sphere.land import is_inhabited_land
 
     encoder = SphericalVoronoiEncoder(tiny_config())
     # float32 positions may fall a metre into the sea, hence the share

@@ -8,8 +8,8 @@ import torch
 
 from tessearth.encoder.sites import LAND_SHARE, _outwards, land_lattice, start_sites
 from tessearth.errors import ConfigError
-from tessearth.geometry import fibonacci_lattice, xyz_to_latlon
-from tessearth.land import is_inhabited_land, is_land
+from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
+from tessearth.sphere.land import is_inhabited_land, is_land
 
 
 @pytest.mark.parametrize("num_sites", [1, 256, 1024, 4096, 8192])

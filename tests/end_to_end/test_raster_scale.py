@@ -17,9 +17,9 @@ CODE = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from tessearth.inference.raster_geotiff import GeoTiffTarget
-from tessearth.inference.raster_values import Stored
-from tessearth.inference.windows import GLOBE, build_grid
+from tessearth.bulk.geotiff import GeoTiffTarget
+from tessearth.bulk.raster_values import Stored
+from tessearth.sphere.grids import GLOBE, build_grid
 
 folder, dims = Path(sys.argv[1]), 64
 grid, rng = build_grid(GLOBE, 0.05), np.random.default_rng(0)

@@ -7,7 +7,7 @@ import numpy as np
 
 from tessearth.evaluation.results import SCHEMA, Member, Model, Results, Score, TaskCard
 from tessearth.evaluation.tasks import Task
-from tessearth.places import sample_sphere
+from tessearth.sphere.sampling import sample_sphere
 
 ROWS = 240
 PLACES = sample_sphere(ROWS, 5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.evaluation import cache as cache_module
+from tessearth.embedding import cache as cache_module
 from tessearth.evaluation.breakdown import NAMES, class_table, continent_table, find_continents
 from tessearth.evaluation.runner import evaluate
 from tests.conftest import tiny_encoder

@@ -24,7 +24,7 @@ from tessearth.evaluation.geoprior import (
 )
 from tessearth.evaluation.references import RandomFeatures
 from tessearth.evaluation.species_files import load_prior, read_scores, read_sightings, save_prior
-from tessearth.places import sample_sphere
+from tessearth.sphere.sampling import sample_sphere
 from tests.memory import PEAK
 
 

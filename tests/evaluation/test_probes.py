@@ -10,10 +10,10 @@ from tessearth.errors import ConfigError, DataError, UnknownNameError
 from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, per_class, probes, r2
 from tessearth.evaluation.probes import MlpProbe, vote
 from tessearth.evaluation.references import InverseDistance, RandomFeatures
-from tessearth.evaluation.ridge import ALPHAS
-from tessearth.geometry import EARTH_RADIUS_KM
 from tessearth.labels.table import Kind
-from tessearth.places import sample_sphere
+from tessearth.ridge import ALPHAS
+from tessearth.sphere.geometry import EARTH_RADIUS_KM
+from tessearth.sphere.sampling import sample_sphere
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(900, 16)).astype(np.float32)

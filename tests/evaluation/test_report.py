@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tessearth.evaluation import cache as cache_module
+from tessearth.embedding import cache as cache_module
 from tessearth.evaluation import maps, report
 from tessearth.evaluation.maps import choose_view, draw_maps, equal_earth
 from tessearth.evaluation.recorder import Prediction

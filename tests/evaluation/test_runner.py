@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from tessearth.embedding import cache as cache_module
+from tessearth.embedding.cache import EmbeddingCache, places_key
+from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, OutputError, TessearthError, UnknownNameError
-from tessearth.evaluation import cache as cache_module
 from tessearth.evaluation import report, runner
-from tessearth.evaluation.cache import EmbeddingCache, places_key
 from tessearth.evaluation.model_names import read_models, split_names
 from tessearth.evaluation.plan import build_plan, check_draw, name_tasks, rows_within
 from tessearth.evaluation.probes import build_probe
@@ -22,7 +23,6 @@ from tessearth.evaluation.results import Breakdown, Results, Skipped, read_resul
 from tessearth.evaluation.runner import evaluate
 from tessearth.evaluation.splits import Split, build_splits
 from tessearth.evaluation.tasks import Task
-from tessearth.inference.embedder import Embedder
 from tessearth.labels import LABELS
 from tests.conftest import tiny_encoder
 from tests.evaluation.fabricate import PLACES, ROWS, class_task, number_task, results_of, write_table

@@ -19,7 +19,7 @@ from tessearth.evaluation.species_files import (
     read_sightings,
     save_prior,
 )
-from tessearth.weight_files import seal_tensors
+from tessearth.storage.sealed import seal_tensors
 
 PRIOR = GeoPrior(torch.arange(6.0).reshape(3, 2), torch.tensor([0.5, 0.25, 0.125]))
 NAMED = SavedPrior(PRIOR, ("lynx", "wolf", "bear"), "earth")

@@ -18,7 +18,7 @@ from tessearth.evaluation.splits import (
     random_split,
     regional_split,
 )
-from tessearth.places import sample_sphere
+from tessearth.sphere.sampling import sample_sphere
 
 PLACES = sample_sphere(6000, 0)
 

@@ -10,28 +10,28 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.baselines import build_baseline, load_baseline, save_baseline
+from tessearth.embedding.cache import EmbeddingCache
+from tessearth.embedding.retrieval import read_database, save_database
 from tessearth.encoder.weights import read_weights, save
 from tessearth.errors import DataError, OutputError, TessearthError
-from tessearth.evaluation.cache import EmbeddingCache
 from tessearth.evaluation.geoprior import GeoPrior
 from tessearth.evaluation.species_files import load_prior, save_prior
-from tessearth.files import write_sealed
 from tessearth.imagery.image_encoders import build_image_encoder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution
 from tessearth.imagery.store import FeatureStore
-from tessearth.inference.parts import Part, Parts, write_part
-from tessearth.inference.retrieval import read_database, save_database
 from tessearth.labels.prepared import read_prepared, write_prepared
-from tessearth.land import _read_prepared as read_land
-from tessearth.places import sample_sphere
-from tessearth.pretraining.finetuned import FineTuned, load_finetuned
-from tessearth.pretraining.label_head import LabelHead
-from tessearth.pretraining.run import Checkpoint, RunFolder, Trajectory
+from tessearth.sphere.land import _read_prepared as read_land
+from tessearth.sphere.sampling import sample_sphere
+from tessearth.storage.files import write_sealed
+from tessearth.storage.jobs import Part, Parts, write_part
+from tessearth.training.finetuned import FineTuned, load_finetuned
+from tessearth.training.label_head import LabelHead
+from tessearth.training.run_folder import Checkpoint, RunFolder, Trajectory
+from tessearth.zoo.baselines import build_baseline, load_baseline, save_baseline
 from tests.conftest import tiny_encoder
 from tests.faults.harness import flipped, shortened
 from tests.faults.works import Given, database
-from tests.pretraining.fabricate import fabricate_store
+from tests.training.fabricate import fabricate_store
 
 QUICK, THOROUGH = 40, 3000
 """Bits turned in each file, one at a time."""
@@ -243,8 +243,8 @@ def test_a_large_store_is_verified_before_it_is_trained_on(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tessearth.imagery import store
-    from tessearth.pretraining.loop import pretrain
-    from tests.pretraining.fabricate import toy_recipe
+    from tessearth.training.loop import pretrain
+    from tests.training.fabricate import toy_recipe
 
     shutil.copytree(given.store, tmp_path / "store")
     content = bytearray((tmp_path / "store" / "features.npy").read_bytes())
@@ -289,8 +289,8 @@ def test_files_from_before_there_were_checksums_are_read(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_no_damaged_onnx_file_is_believed(tmp_path: Path) -> None:
-    from tessearth.inference.export import export
-    from tessearth.inference.onnx_embedder import OnnxEmbedder
+    from tessearth.embedding.export import export
+    from tessearth.embedding.onnx import OnnxEmbedder
 
     export(tiny_encoder(dtype=torch.float32), tmp_path / "m.onnx")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tessearth.bulk import rasters
+from tessearth.embedding.cache import EmbeddingCache
 from tessearth.errors import OutputError
-from tessearth.evaluation.cache import EmbeddingCache
-from tessearth.files import write_bytes
 from tessearth.imagery.store import FeatureStore
-from tessearth.inference import rasters
 from tessearth.labels.prepared import write_prepared
+from tessearth.storage.files import write_bytes
 from tests.cli.conftest import without_privileges
 from tests.faults.forker import Forker
 from tests.faults.harness import FULL, SmallDisk, leftovers

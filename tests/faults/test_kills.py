@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tessearth.files import atomic_write, write_bytes
+from tessearth.storage.files import atomic_write, write_bytes
 from tests.faults.forker import Forker
 from tests.faults.harness import in_child, leftovers
 from tests.faults.works import WORKS, Given, table_job
@@ -68,7 +68,7 @@ def test_what_was_there_before_a_kill_stays_and_the_next_write_tidies_up(tmp_pat
 
 @pytest.mark.slow
 def test_several_workers_end_with_the_process_that_started_them(given: Given, tmp_path: Path) -> None:
-    from tessearth.inference.table_jobs import encode_table
+    from tessearth.bulk.tables import encode_table
 
     def die_after_a_part(done: int, total: int | None) -> None:
         if done:

@@ -18,15 +18,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tessearth import files
+from tessearth.bulk import cluster
+from tessearth.bulk import tables as table_jobs
+from tessearth.bulk.tables import encode_table
+from tessearth.embedding.cache import EmbeddingCache
 from tessearth.errors import ConfigError, OutputError
-from tessearth.evaluation.cache import EmbeddingCache
-from tessearth.files import atomic_write, locked_folder, write_bytes
 from tessearth.imagery import store_builder
 from tessearth.imagery.store import FeatureStore
-from tessearth.inference import cluster, table_jobs
-from tessearth.inference.table_jobs import encode_table
 from tessearth.labels.prepared import read_prepared, write_prepared
+from tessearth.storage import files
+from tessearth.storage.files import atomic_write, locked_folder, write_bytes
 from tests.faults.harness import in_child, jumping_clock
 from tests.faults.works import WORKS, Given, encode, feature_recipe, make_features, table_job
 

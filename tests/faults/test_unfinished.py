@@ -129,7 +129,7 @@ def test_a_scale_that_lost_a_bit_is_refused(given: Given, tmp_path: Path) -> Non
 def test_a_window_that_is_damaged_while_the_output_is_made_is_in_no_output(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tessearth.inference import rasters
+    from tessearth.bulk import rasters
 
     real = rasters.fill
 
@@ -149,7 +149,7 @@ def test_a_window_that_is_damaged_while_the_output_is_made_is_in_no_output(
 def test_a_part_that_is_damaged_before_it_is_joined_is_in_no_output(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tessearth.inference import table_jobs
+    from tessearth.bulk import tables as table_jobs
 
     real = table_jobs._join
 

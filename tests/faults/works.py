@@ -10,20 +10,20 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
+from tessearth.bulk.cluster import ModelChoice
+from tessearth.bulk.rasters import write_raster
+from tessearth.bulk.tables import TableJob, encode_table
+from tessearth.embedding.retrieval import Database, save_database
 from tessearth.encoder.weights import load_weights, save
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.store_builder import build_store
-from tessearth.inference.cluster import ModelChoice
-from tessearth.inference.rasters import write_raster
-from tessearth.inference.retrieval import Database, save_database
-from tessearth.inference.table_jobs import TableJob, encode_table
-from tessearth.inference.tables import ROWS_AT_ONCE
-from tessearth.places import sample_sphere
-from tessearth.pretraining.finetuning import finetune
-from tessearth.pretraining.loop import pretrain
+from tessearth.sphere.sampling import sample_sphere
+from tessearth.storage.tables import ROWS_AT_ONCE
+from tessearth.training.finetune import finetune
+from tessearth.training.loop import pretrain
 from tests.conftest import tiny_encoder
 from tests.faults.harness import Tick, contents
-from tests.pretraining.fabricate import fabricate_store, toy_recipe
+from tests.training.fabricate import fabricate_store, toy_recipe
 
 GRID = {"bbox": (0, 20, 40, 60), "resolution": 0.1, "dims": 3}
 CELLS = {"bbox": (-180, 60, 180, 90), "h3": 2, "dims": 3, "dtype": "float32"}

@@ -69,7 +69,7 @@ class Bomb:
 
 
 def read_database(path: Path) -> object:
-    from tessearth.inference.retrieval import read_database
+    from tessearth.embedding.retrieval import read_database
 
     return read_database(path)
 
@@ -81,7 +81,7 @@ def read_trajectories(path: Path) -> object:
 
 
 def read_figures_record(path: Path) -> object:
-    from tessearth.plotting.records import read_trajectories
+    from tessearth.figures.records import read_trajectories
 
     return read_trajectories(path)
 
@@ -91,7 +91,7 @@ def read_model(path: Path) -> object:
 
 
 def read_weight_file(path: Path) -> object:
-    from tessearth.weight_files import read_weight_file
+    from tessearth.storage.sealed import read_weight_file
 
     return read_weight_file(path)
 
@@ -117,8 +117,8 @@ def test_code_in_a_file_is_refused_and_never_run(tmp_path: Path, read: Callable[
 
 
 def test_a_compressed_csv_without_an_end_of_line_is_not_unpacked(tmp_path: Path) -> None:
-    from tessearth.inference.labelled_tables import read_labelled
-    from tessearth.inference.tables import LONGEST_LINE, open_points
+    from tessearth.storage.labelled_tables import read_labelled
+    from tessearth.storage.tables import LONGEST_LINE, open_points
 
     path = tmp_path / "bomb.csv.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:

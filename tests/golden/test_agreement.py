@@ -115,7 +115,7 @@ def test_tables_agree(golden: Golden, tessearth: Command, tmp_path: Path, write:
 @pytest.mark.parametrize("suffix", [".tif", pytest.param(".zarr", marks=pytest.mark.slow)])
 def test_rasters_agree(golden: Golden, tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("rasterio" if suffix == ".tif" else "zarr")
-    from tessearth.inference.rasters import write_raster
+    from tessearth.bulk.rasters import write_raster
 
     out = tmp_path / f"map{suffix}"
     write_raster(MODEL, out, resolution=STEP, dims=golden.embedding.shape[1], dtype="float32", device="cpu")
@@ -164,8 +164,8 @@ def test_the_server_agrees_in_json_and_in_bytes(golden: Golden, client: Any) -> 
 def test_onnx_agrees(golden: Golden, tmp_path: Path) -> None:
     for module in ("onnx", "onnxruntime", "onnxscript"):
         pytest.importorskip(module)
-    from tessearth.inference.export import export
-    from tessearth.inference.onnx_embedder import OnnxEmbedder
+    from tessearth.embedding.export import export
+    from tessearth.embedding.onnx import OnnxEmbedder
 
     export(MODEL, tmp_path / "m.onnx")
     golden.check(OnnxEmbedder(tmp_path / "m.onnx")(golden.latlon))

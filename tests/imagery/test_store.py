@@ -29,7 +29,7 @@ from tessearth.imagery.reading_ahead import read_ahead
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.store import FeatureStore
 from tessearth.imagery.store_builder import build_store
-from tessearth.places import split_places
+from tessearth.sphere.sampling import split_places
 
 CHUNK = 32
 PLACES = 150

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tessearth.files import cache_folder
 from tessearth.labels import LabelTable, load_benchmark
+from tessearth.storage.files import cache_folder
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -20,8 +20,8 @@ from tessearth.labels import (
     read_benchmark,
 )
 from tessearth.labels.places import sphere_places
-from tessearth.land import is_inhabited_land, is_land
-from tessearth.places import sample_land
+from tessearth.sphere.land import is_inhabited_land, is_land
+from tessearth.sphere.sampling import sample_land
 
 Benchmark = dict[str, LabelTable]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tessearth.encoder.config import TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.geometry import fibonacci_lattice, latlon_to_xyz
+from tessearth.sphere.geometry import fibonacci_lattice, latlon_to_xyz
 from tests.conftest import tiny_encoder
 
 FORMS = {

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessearth.geometry import (
+from tessearth.sphere.geometry import (
     EARTH_RADIUS_KM,
     angular_distance,
     fibonacci_lattice,

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tessearth.errors import ConfigError, DataError, TableError
-from tessearth.inference.cells import build_cells
 from tessearth.plotting import (
     Score,
     Trajectory,
@@ -40,6 +39,7 @@ from tessearth.plotting.colours import END, START
 from tessearth.plotting.places import class_colours
 from tessearth.plotting.sites import moved_km, sample_sites
 from tessearth.plotting.tokens import most_telling, most_used, top_places
+from tessearth.sphere.voronoi_cells import build_cells
 from tests.plotting.pictures import distinct_colours, drawn_share, has_colour, read, render, words
 
 VIEWS = {

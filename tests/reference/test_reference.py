@@ -12,7 +12,7 @@ from tessearth.encoder.config import TessellationConfig
 from tessearth.encoder.head import ResidualBlock
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.encoder.weights import load_weights
-from tessearth.geometry import latlon_to_xyz
+from tessearth.sphere.geometry import latlon_to_xyz
 from tests.conftest import tiny_encoder
 from tests.reference import numpy_encoder as reference
 

@@ -9,7 +9,7 @@ from tessearth.cli.options import DEFAULT_MODEL, JsonOption, ModelOption
 from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tessearth.inference.bench import Row, SizeRow
+    from tessearth.embedding.bench import Row, SizeRow
 
 
 def bench(
@@ -23,7 +23,7 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure this machine: our paths against the plain dense form and other encoders, error beside speed."""
-    from tessearth.inference.bench import Bench, compare, compare_sizes, single_place_ms
+    from tessearth.embedding.bench import Bench, compare, compare_sizes, single_place_ms
 
     what = Bench(model=model, places=points, threads=threads, rounds=rounds)
     if sizes is not None:

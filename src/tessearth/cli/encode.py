@@ -13,9 +13,9 @@ from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
-    from tessearth.inference.cluster import Runtime
-    from tessearth.inference.embedder import Embedder
-    from tessearth.inference.onnx_embedder import OnnxEmbedder
+    from tessearth.bulk.cluster import Runtime
+    from tessearth.embedding.embedder import Embedder
+    from tessearth.embedding.onnx import OnnxEmbedder
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -39,10 +39,10 @@ class Choice(NamedTuple):
     def load(self) -> "Embedder | OnnxEmbedder":
         """The model, opened; torch is imported only where it runs it."""
         if self.runtime == "onnx":
-            from tessearth.inference.onnx_embedder import OnnxEmbedder
+            from tessearth.embedding.onnx import OnnxEmbedder
 
             return OnnxEmbedder(self.model)
-        from tessearth.inference.embedder import Embedder
+        from tessearth.embedding.embedder import Embedder
 
         return Embedder(self.model, device=self.device, precision=self.precision)  # type: ignore[arg-type]
 
@@ -145,7 +145,7 @@ def _refuse_with_point(**options: object) -> None:
 
 def _encode_point(latlon: tuple[float, float], choice: Choice, as_json: bool) -> None:
     """Print one embedding: the numbers on one line, or an object that also says how well sites cover the place."""
-    from tessearth.coordinates import as_latlon
+    from tessearth.sphere.coordinates import as_latlon
 
     place = as_latlon(latlon)
     if choice.runtime == "torch":
@@ -176,9 +176,9 @@ def _encode_table(
     cluster: str | None,
 ) -> None:
     """A long table, or one that workers were asked for, in parts that survive an interruption; any other in one go."""
-    from tessearth.inference.cluster import ModelChoice
-    from tessearth.inference.outputs import check_width, output_format
-    from tessearth.inference.table_jobs import TableJob, encode_in_one_go, encode_table, is_large
+    from tessearth.bulk.cluster import ModelChoice
+    from tessearth.bulk.outputs import check_width, output_format
+    from tessearth.bulk.tables import TableJob, encode_in_one_go, encode_table, is_large
 
     job = TableJob(
         source=path,

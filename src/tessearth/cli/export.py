@@ -20,7 +20,7 @@ def export(
 
     tessearth encode --runtime onnx --model untrained.onnx 48.8566 2.3522
     """
-    from tessearth.inference.export import export as write
+    from tessearth.embedding.export import export as write
 
     done = write(model, out, form)  # type: ignore[arg-type] # it names the choices itself
     size = done.path.stat().st_size / 1e6

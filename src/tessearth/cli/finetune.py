@@ -42,7 +42,7 @@ def finetune(
 
     Ctrl-C ends early and keeps the best so far. `tessearth predict RUN FILE` uses the result.
     """
-    from tessearth.pretraining.finetuning import finetune as learn
+    from tessearth.training.finetune import finetune as learn
 
     path, column, kind = _parse(table)
     with work_progress("fine-tuning", "epochs") as advance:
@@ -85,8 +85,8 @@ def predict(
 ) -> None:
     """Predict a label at every place of a table."""
     from tessearth.devices import find_device
-    from tessearth.pretraining.finetuned import load_finetuned
-    from tessearth.pretraining.predictions import predict_table
+    from tessearth.training.finetuned import load_finetuned
+    from tessearth.training.predictions import predict_table
 
     tuned = load_finetuned(run, find_device(device))
     with work_progress("predicting", "rows") as advance:

@@ -38,13 +38,13 @@ def info(
 
 
 def _list_names() -> dict[str, Any]:
-    from tessearth.inference.describe import list_names
+    from tessearth.embedding.describe import list_names
 
     return dict(list_names())
 
 
 def _describe_model(model: str, sheet: str | None) -> dict[str, Any]:
-    from tessearth.inference.describe import describe_model
+    from tessearth.embedding.describe import describe_model
 
     if sheet is not None:
         raise ConfigError(f"--sheet draws the tiles of a feature store, and {model!r} is none")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tessearth.models import DEFAULT_MODEL
+from tessearth.zoo.shipped import DEFAULT_MODEL
 
 ModelOption = Annotated[
     str,
@@ -23,7 +23,7 @@ __all__ = ["DEFAULT_MODEL", "DeviceOption", "JsonOption", "ModelOption", "warn_i
 
 def warn_if_untrained(model: str) -> None:
     """Say plainly that random weights know nothing, before somebody builds on them."""
-    from tessearth.inference.named import is_untrained
+    from tessearth.zoo.names import is_untrained
 
     if is_untrained(model):
         print(f"tessearth: warning: model {model!r} has random weights; use it to try things out only", file=sys.stderr)

@@ -118,7 +118,7 @@ def _view(projection: str | None, region: str | None, center: str | None) -> "Vi
 
     middle = None
     if center is not None:
-        from tessearth.coordinates import check_latlon
+        from tessearth.sphere.coordinates import check_latlon
 
         try:
             lat, lon = (float(part) for part in center.split(","))
@@ -134,8 +134,8 @@ def _view(projection: str | None, region: str | None, center: str | None) -> "Vi
 def _work_out(kind: str, request: "Request", *, task: str, models: str | None, table: str | None, also: Any) -> None:
     """What a figure needs beyond the model: predictions of probes, or scores."""
     if kind == "predictions":
-        from tessearth.cli.plot_scores import predict
         from tessearth.evaluation.model_names import split_names
+        from tessearth.figures.scores import predict
 
         names = [request.model, *(split_names(models) if models else [])]
         request.predicted = predict(names, task, device=request.device)
@@ -144,7 +144,7 @@ def _work_out(kind: str, request: "Request", *, task: str, models: str | None, t
 
         request.scores = read_scores(Path(table), request.varied, dict(_also(text) for text in also))
     elif kind == "performance" and request.varied == "top_k":
-        from tessearth.cli.plot_scores import powers_up_to, score_top_k
+        from tessearth.figures.scores import powers_up_to, score_top_k
 
         kept = powers_up_to(len(request.positions()))
         request.scores = score_top_k(request.model, kept, device=request.device)
@@ -159,8 +159,8 @@ def _also(text: str) -> tuple[str, float]:
 
 
 def _write(kind: str, request: "Request", path: Path, dpi: int, frames: int) -> None:
+    from tessearth.figures.records import find_run
     from tessearth.plotting import animate_migration, draw, paper_style, read_trajectory, save_figure
-    from tessearth.plotting.records import find_run
 
     with paper_style():
         if path.suffix.lower() == GIF:

@@ -36,8 +36,8 @@ def pretrain(
 
     Several GPUs: torchrun --nproc-per-node 2 -m tessearth pretrain paper --out runs/paper
     """
-    from tessearth.pretraining.loop import pretrain as train
-    from tessearth.pretraining.recipe_files import read_recipe
+    from tessearth.training.loop import pretrain as train
+    from tessearth.training.recipe_files import read_recipe
 
     loaded = read_recipe(recipe, changes or [])
     with work_progress("looking at places") as looking, work_progress("training", "steps") as advance:

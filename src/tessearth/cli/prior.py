@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from tessearth.embedding.embedder import Embedder
     from tessearth.evaluation.species_files import SavedPrior
-    from tessearth.inference.embedder import Embedder
 
 app = typer.Typer(
     help="Learn where species occur, and help an image classifier with it.",
@@ -57,9 +57,9 @@ def fit(
 
     tessearth prior fit --model earth --table inat2018_train.npz --out inat.safetensors
     """
+    from tessearth.embedding.embedder import Embedder
     from tessearth.evaluation.geoprior import PriorSettings, fit_prior
     from tessearth.evaluation.species_files import read_sightings, save_prior
-    from tessearth.inference.embedder import Embedder
 
     settings = PriorSettings(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed)
     sightings = read_sightings(table, column)
@@ -132,7 +132,7 @@ def draw(
 ) -> None:
     """Draw where a species occurs, by the prior's score: higher is likelier, but sightings weigh 2048 in its fit."""
     from tessearth.evaluation.species_files import load_prior
-    from tessearth.inference.world_maps import check_map_path, world_grid, write_world_map
+    from tessearth.plotting.world_maps import check_map_path, world_grid, write_world_map
 
     check_map_path(out)
     saved = load_prior(prior)
@@ -149,7 +149,7 @@ def draw(
 
 def _embedder(saved: "SavedPrior", model: str | None, device: str | None) -> "Embedder":
     """The embedder a prior was fitted with; another one's embeddings would mean nothing to it."""
-    from tessearth.inference.embedder import Embedder
+    from tessearth.embedding.embedder import Embedder
 
     name = model or saved.model
     if not name:

@@ -54,7 +54,7 @@ def raster(
     tessearth raster --region japan --resolution 0.05 --land --out japan.tif
     """
     sides = _sides(bbox, region)
-    from tessearth.inference.rasters import write_raster
+    from tessearth.bulk.rasters import write_raster
 
     with work_progress("embedding", "windows") as advance:
         written = write_raster(

@@ -49,11 +49,11 @@ def build(
 
     tessearth retrieve build --model runs/earth/best --store stores/earth --out earth.npz
     """
+    from tessearth.embedding.databases import build_database
+    from tessearth.embedding.embedder import Embedder
+    from tessearth.embedding.retrieval import save_database
     from tessearth.imagery.store import FeatureStore
-    from tessearth.inference.databases import build_database
-    from tessearth.inference.embedder import Embedder
-    from tessearth.inference.named import default_database, parse_name
-    from tessearth.inference.retrieval import save_database
+    from tessearth.zoo.names import default_database, parse_name
 
     if parse_name(model).mode is not None:
         raise ConfigError(f"{model} reads a database already; name the model alone")
@@ -115,11 +115,11 @@ def similar(
 
     tessearth retrieve similar 48.8566 2.3522 --apart 1000
     """
-    from tessearth.coordinates import as_latlon
-    from tessearth.inference.databases import land_places, most_alike
-    from tessearth.inference.embedder import Embedder
-    from tessearth.inference.named import find_database, parse_name
-    from tessearth.inference.retrieval import read_database
+    from tessearth.embedding.databases import land_places, most_alike
+    from tessearth.embedding.embedder import Embedder
+    from tessearth.embedding.retrieval import read_database
+    from tessearth.sphere.coordinates import as_latlon
+    from tessearth.zoo.names import find_database, parse_name
 
     place = as_latlon((number(lat, "LAT"), number(lon, "LON")))
     named = parse_name(model)

@@ -56,11 +56,11 @@ def run(
     open_browser: bool = False,
 ) -> None:
     """Open the model and serve it until interrupted."""
-    from tessearth.evaluation.cache import EmbeddingCache
+    from tessearth.embedding.cache import EmbeddingCache
+    from tessearth.embedding.embedder import Embedder
     from tessearth.explorer.served import Served
     from tessearth.explorer.server import Address, run_server
     from tessearth.explorer.settings import ServeSettings
-    from tessearth.inference.embedder import Embedder
     from tessearth.packages import require
 
     require("fastapi", extra="serve", what="the server")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.geometry import fibonacci_lattice, xyz_to_latlon
-from tessearth.land import is_inhabited_land
+from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
+from tessearth.sphere.land import is_inhabited_land
 
 SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.evaluation.cache import EmbeddingCache
+from tessearth.embedding.cache import EmbeddingCache
+from tessearth.embedding.embedder import Embedder
 from tessearth.evaluation.plan import Plan
-from tessearth.inference.embedder import Embedder
 
 Array = npt.NDArray[Any]
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tessearth.embedding.cache import places_key
 from tessearth.errors import ConfigError, DataError, TessearthError
-from tessearth.evaluation.cache import places_key
 from tessearth.evaluation.metrics import METRICS
 from tessearth.evaluation.results import Skipped, TaskCard
 from tessearth.evaluation.splits import SPLITS, Rows, Split, build_splits

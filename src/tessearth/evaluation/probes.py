@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.evaluation import metrics
-from tessearth.evaluation.ridge import (
+from tessearth.labels.table import Kind
+from tessearth.registry import Registry
+from tessearth.ridge import (
     ALPHAS,
     CLASSIFIER_FOLDS,
     REGRESSION_FOLDS,
@@ -26,8 +28,6 @@ from tessearth.evaluation.ridge import (
     fit_ridge_classifier,
     fit_ridge_regression,
 )
-from tessearth.labels.table import Kind
-from tessearth.registry import Registry
 
 Array = npt.NDArray[Any]
 

@@ -13,9 +13,9 @@ import torch
 
 from tessearth.errors import TessearthError
 from tessearth.evaluation.probes import build_probe
-from tessearth.evaluation.ridge import REGRESSION_FOLDS, fit_ridge_regression
 from tessearth.evaluation.splits import Split
 from tessearth.evaluation.tasks import Task
+from tessearth.ridge import REGRESSION_FOLDS, fit_ridge_regression
 
 Array = npt.NDArray[Any]
 

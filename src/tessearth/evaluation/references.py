@@ -12,14 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tessearth.coordinates import as_places
 from tessearth.errors import ConfigError, DataError
 from tessearth.evaluation import metrics
 from tessearth.evaluation.probes import RidgeProbe, vote
-from tessearth.geometry import latlon_to_xyz
 from tessearth.labels.table import Kind
 from tessearth.packages import require
 from tessearth.registry import Registry
+from tessearth.sphere.coordinates import as_places
+from tessearth.sphere.geometry import latlon_to_xyz
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ from tessearth.evaluation.report_html import to_html
 from tessearth.evaluation.report_markdown import to_markdown
 from tessearth.evaluation.results import Breakdown, Results
 from tessearth.evaluation.summary import Row, ScoreTable, best_model, score_tables
-from tessearth.files import write_bytes
+from tessearth.storage.files import write_bytes
 
 MAPS = "maps"
 EXTREMES = 5

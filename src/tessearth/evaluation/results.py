@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.files import write_bytes
 from tessearth.labels.table import Kind
 from tessearth.settings import from_plain
+from tessearth.storage.files import write_bytes
 
 SCHEMA = 1
 """Raised whenever a reader of the last version would misread what is written."""

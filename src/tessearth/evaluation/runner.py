@@ -19,8 +19,9 @@ import numpy.typing as npt
 import torch
 
 from tessearth.devices import find_device
+from tessearth.embedding.cache import EmbeddingCache
+from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
-from tessearth.evaluation.cache import EmbeddingCache
 from tessearth.evaluation.embeddings import embed_places, find_embeddings
 from tessearth.evaluation.model_names import ModelGroup, read_models
 from tessearth.evaluation.plan import Draw, Group, Plan, build_plan, name_tasks
@@ -30,10 +31,9 @@ from tessearth.evaluation.recorder import Prediction, Progress, Recorder, Source
 from tessearth.evaluation.references import REFERENCES, RandomFeatures, RandomNetwork, build_reference
 from tessearth.evaluation.results import FILE_NAME, OWN_PROBE, SCHEMA, Member, Model, Results, to_json, write_results
 from tessearth.evaluation.tasks import Task
-from tessearth.evaluation.workers import side_by_side
-from tessearth.files import locked_folder
-from tessearth.inference.embedder import Embedder
 from tessearth.settings import did_you_mean
+from tessearth.storage.files import locked_folder
+from tessearth.storage.workers import side_by_side
 from tessearth.version import __version__
 
 Array = npt.NDArray[Any]

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.lib.format as npy
 import numpy.typing as npt
 
-from tessearth.coordinates import check_latlon
+from tessearth.embedding.retrieval import read_npz
 from tessearth.errors import CoordinateError, DataError, UnknownNameError, WeightsError
 from tessearth.evaluation.geoprior import SCORES_AT_ONCE, GeoPrior
-from tessearth.files import write_bytes
-from tessearth.inference.labelled_tables import read_labelled
-from tessearth.inference.retrieval import read_npz
-from tessearth.weight_files import read_sealed_tensors, seal_tensors
+from tessearth.sphere.coordinates import check_latlon
+from tessearth.storage.files import write_bytes
+from tessearth.storage.labelled_tables import read_labelled
+from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]

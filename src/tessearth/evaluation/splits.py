@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import as_places
 from tessearth.errors import ConfigError, DataError
-from tessearth.places import place_keys
 from tessearth.registry import Registry
+from tessearth.sphere.coordinates import as_places
+from tessearth.sphere.sampling import place_keys
 
 Rows = npt.NDArray[np.int64]
 

@@ -17,14 +17,14 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError, DataError, TableError, UnknownNameError
-from tessearth.evaluation.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
 from tessearth.evaluation.splits import Split
-from tessearth.geometry import fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
-from tessearth.inference.labelled_tables import PANDAS_BLANK, Labelled, column_names, read_labelled
 from tessearth.labels import LABELS, LabelTable, load_benchmark, read_benchmark
 from tessearth.labels.table import Kind
-from tessearth.places import sample_sphere
+from tessearth.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
 from tessearth.settings import did_you_mean
+from tessearth.sphere.geometry import fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
+from tessearth.sphere.sampling import sample_sphere
+from tessearth.storage.labelled_tables import PANDAS_BLANK, Labelled, column_names, read_labelled
 
 Floats = npt.NDArray[np.float64]
 

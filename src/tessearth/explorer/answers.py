@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.coordinates import Floats
+from tessearth.embedding.databases import most_alike
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.errors import UnknownNameError
 from tessearth.explorer.known import Names, describe_place
@@ -22,10 +22,10 @@ from tessearth.explorer.schemas import (
     TokenShare,
 )
 from tessearth.explorer.served import FEWEST_SITES, Served
-from tessearth.geometry import EARTH_RADIUS_KM, angular_distance, latlon_to_xyz, xyz_to_latlon
-from tessearth.inference.cells import cells_geojson
-from tessearth.inference.databases import most_alike
 from tessearth.labels.rings import world_rings
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.geometry import EARTH_RADIUS_KM, angular_distance, latlon_to_xyz, xyz_to_latlon
+from tessearth.sphere.voronoi_cells import cells_geojson
 
 SHOWN_TOKENS, SHOWN_SITES, SHOWN_PLACES = 5, 5, 6
 PLACES_APART_KM = 1000.0

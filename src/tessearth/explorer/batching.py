@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import Floats
 from tessearth.errors import TessearthError
+from tessearth.sphere.coordinates import Floats
 
 Array = npt.NDArray[Any]
 

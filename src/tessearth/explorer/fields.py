@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from tessearth.coordinates import Floats
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.explorer.batching import OverloadedError
-from tessearth.geometry import latlon_to_xyz
-from tessearth.inference.world_maps import world_grid
+from tessearth.plotting.world_maps import world_grid
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.geometry import latlon_to_xyz
 
 Array = npt.NDArray[Any]
 FieldName = Literal["embedding", "attention", "sharpness"]

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import Floats
 from tessearth.errors import MissingExtraError
 from tessearth.labels.table import LABELS, prepare_labels
-from tessearth.land import is_land
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.land import is_land
 
 NAMED = {"country": "country", "climate": "koppen"}
 """What we call it, and the label it is read from."""

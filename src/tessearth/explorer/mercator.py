@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import Floats
 from tessearth.errors import UnknownNameError
+from tessearth.sphere.coordinates import Floats
 
 Array = npt.NDArray[Any]
 

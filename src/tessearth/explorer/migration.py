@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.coordinates import Floats
+from tessearth.embedding.retrieval import read_npz
 from tessearth.errors import ConfigError, DataError
 from tessearth.explorer.schemas import MigrationAnswer
-from tessearth.geometry import EARTH_RADIUS_KM, angular_distance, xyz_to_latlon
-from tessearth.inference.retrieval import read_npz
-from tessearth.models import shipped_folder
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.geometry import EARTH_RADIUS_KM, angular_distance, xyz_to_latlon
+from tessearth.zoo.shipped import shipped_folder
 
 FILE = "trajectories.npz"
 MOST_FRAMES = 60

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import Floats
 from tessearth.errors import MissingExtraError
 from tessearth.explorer.colours import encode_png
 from tessearth.explorer.mercator import Tile, sample_world
 from tessearth.imagery.sources.raster import GlobalRaster, blue_marble
 from tessearth.packages import package_file, require
+from tessearth.sphere.coordinates import Floats
 
 Array = npt.NDArray[Any]
 

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import Floats
 from tessearth.errors import DataError
 from tessearth.evaluation import metrics
 from tessearth.evaluation.probes import RidgeProbe
-from tessearth.evaluation.ridge import RidgeFit, fit_ridge_classifier, fit_ridge_regression
 from tessearth.evaluation.splits import block_ids
 from tessearth.explorer.schemas import PredictRequest, Score
 from tessearth.labels.table import Kind
+from tessearth.ridge import RidgeFit, fit_ridge_classifier, fit_ridge_regression
+from tessearth.sphere.coordinates import Floats
 
 Array = npt.NDArray[Any]
 

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tessearth.coordinates import Floats, as_latlon
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.explorer import answers, migration, pictures
 from tessearth.explorer.fields import DEEPEST_FIELD_ZOOM, FieldName, Recent
@@ -25,9 +24,10 @@ from tessearth.explorer.schemas import (
 )
 from tessearth.explorer.served import Served
 from tessearth.explorer.tiles import Tiles
-from tessearth.inference.named import is_untrained
-from tessearth.inference.world_maps import world_grid
+from tessearth.plotting.world_maps import world_grid
+from tessearth.sphere.coordinates import Floats, as_latlon
 from tessearth.version import __version__
+from tessearth.zoo.names import is_untrained
 
 LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
 TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]

@@ -12,9 +12,10 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import Floats
+from tessearth.embedding.cache import EmbeddingCache, places_key
+from tessearth.embedding.databases import land_places
+from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
-from tessearth.evaluation.cache import EmbeddingCache, places_key
 from tessearth.explorer.batching import Batcher, OverloadedError
 from tessearth.explorer.fields import FieldName, NotReadyError, Recent, World, site_fields
 from tessearth.explorer.known import Names, name_places
@@ -22,11 +23,10 @@ from tessearth.explorer.migration import Trajectories, find_trajectories, read_t
 from tessearth.explorer.pictures import warm_base
 from tessearth.explorer.probes import FittedProbe
 from tessearth.explorer.settings import ServeSettings
-from tessearth.geometry import fibonacci_lattice, xyz_to_latlon
-from tessearth.inference.cells import Cells, build_cells
-from tessearth.inference.databases import land_places
-from tessearth.inference.embedder import Embedder
 from tessearth.plotting.colours import Components, fit_components
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
+from tessearth.sphere.voronoi_cells import Cells, build_cells
 
 Array = npt.NDArray[Any]
 Arguments = ParamSpec("Arguments")

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import Floats
 from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.explorer.colours import encode_png
 from tessearth.explorer.fields import (
@@ -27,6 +26,7 @@ from tessearth.explorer.layers import (
 )
 from tessearth.explorer.mercator import Tile, grid_of, sample_world, stretch
 from tessearth.explorer.served import Served
+from tessearth.sphere.coordinates import Floats
 
 Array = npt.NDArray[Any]
 

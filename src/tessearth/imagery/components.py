@@ -10,8 +10,8 @@ import safetensors.numpy
 import torch
 
 from tessearth.errors import ConfigError
-from tessearth.files import atomic_write, write_bytes
 from tessearth.imagery.store import COMPONENTS, DIRECTIONS, FEATURES, chunk_sha256, feature_shape, open_array
+from tessearth.storage.files import atomic_write, write_bytes
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
-from tessearth.files import atomic_write
 from tessearth.imagery.reading import PlaceReader, build_source
 from tessearth.imagery.store import FeatureStore
 from tessearth.packages import require
+from tessearth.storage.files import atomic_write
 
 TILE_SIDE = 96
 CAPTION = 14

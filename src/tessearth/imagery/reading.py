@@ -16,8 +16,8 @@ from tessearth.imagery.source import Source
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
-from tessearth.places import sample_elsewhere, sample_land, sample_sphere, split_places
 from tessearth.settings import did_you_mean
+from tessearth.sphere.sampling import sample_elsewhere, sample_land, sample_sphere, split_places
 
 Tiles = npt.NDArray[np.float32]
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tessearth.errors import DataError
-from tessearth.files import atomic_write, write_bytes
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.settings import from_plain
+from tessearth.storage.files import atomic_write, write_bytes
 
 FORMAT = "tessearth-features"
 FORMAT_VERSION = 1

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.files import LOCK, locked_folder, remove_unfinished
 from tessearth.imagery.components import write_components
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.reading import PlaceReader, build_places, build_source, load_or_fit_encoder
@@ -47,6 +46,7 @@ from tessearth.imagery.store_files import (
     read_journal,
     restore_array,
 )
+from tessearth.storage.files import LOCK, locked_folder, remove_unfinished
 
 Progress = Callable[[int, int], None]
 """Called with the number of places done and of all places."""

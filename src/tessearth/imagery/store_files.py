@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import DataError, OutputError
-from tessearth.files import keeping_what_is_finished
 from tessearth.imagery.store import FEATURES, JOURNAL, chunk_sha256, feature_shape, open_array
+from tessearth.storage.files import keeping_what_is_finished
 
 COMMIT_SECONDS = 2.0
 """How much work, at most, a kill can cost besides the chunk at hand."""

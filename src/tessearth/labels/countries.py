@@ -17,8 +17,8 @@ from tessearth.labels.outlines import Outline, load_outlines
 from tessearth.labels.places import Values, to_xyz
 from tessearth.labels.prepared import Arrays, load_prepared
 from tessearth.labels.sources import source_file
-from tessearth.land import is_land
 from tessearth.packages import require
+from tessearth.sphere.land import is_land
 
 ROWS = 21_600
 ROWS_PER_DEGREE = 120

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tessearth.coordinates import as_places
 from tessearth.errors import DataError
 from tessearth.labels.places import Values
 from tessearth.labels.sources import source_file
+from tessearth.sphere.coordinates import as_places
 
 HOUSE_FILE = "datasets/data/california_housing.csv"
 COLUMNS = ("Latitude", "Longitude", "MedHouseVal")

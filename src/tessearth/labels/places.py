@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.geometry import latlon_to_xyz
-from tessearth.places import sample_land, sample_sphere
+from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.sphere.sampling import sample_land, sample_sphere
 
 Values = npt.NDArray[np.float64]
 

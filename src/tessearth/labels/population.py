@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tessearth.geometry import EARTH_RADIUS_KM
 from tessearth.labels.places import Values, to_xyz
 from tessearth.labels.prepared import Arrays, load_prepared
 from tessearth.labels.sources import source_file
 from tessearth.packages import require
+from tessearth.sphere.geometry import EARTH_RADIUS_KM
 
 BANDWIDTH_KM = 25.0
 REACH = 5.0

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from tessearth.errors import DataError, OutputError
-from tessearth.files import cache_folder, cache_path, write_bytes
 from tessearth.labels.sources import check_source, describe_source, source_hashes
+from tessearth.storage.files import cache_folder, cache_path, write_bytes
 
 VERSION = 1
 """Raised whenever any builder makes something else from the same files."""

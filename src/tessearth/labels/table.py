@@ -7,13 +7,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import as_latlon
 from tessearth.errors import ConfigError
 from tessearth.labels import climate, countries, population
 from tessearth.labels.places import Values
 from tessearth.labels.sources import describe_source
-from tessearth.land import is_land
 from tessearth.registry import Registry
+from tessearth.sphere.coordinates import as_latlon
+from tessearth.sphere.land import is_land
 
 Kind = Literal["classify", "regress"]
 Codes = npt.NDArray[np.int64]

@@ -9,15 +9,15 @@
 `draw(KIND, Request(model=...))` makes the whole page, as `tessearth plot KIND` does; `KINDS` lists them.
 """
 
+from tessearth.figures.kinds import KINDS, draw
+from tessearth.figures.records import Score, Trajectory, read_metrics, read_scores, read_trajectory
+from tessearth.figures.request import Predicted, Request
 from tessearth.plotting.animation import animate_migration
 from tessearth.plotting.colours import Components, fit_components
 from tessearth.plotting.curves import draw_losses, draw_performance, draw_retrieval
 from tessearth.plotting.ground import draw_ground
-from tessearth.plotting.kinds import KINDS, draw
 from tessearth.plotting.paper import new_figure, paper_style, save_figure
 from tessearth.plotting.places import draw_classes, draw_embeddings, draw_numbers
-from tessearth.plotting.records import Score, Trajectory, read_metrics, read_scores, read_trajectory
-from tessearth.plotting.request import Predicted, Request
 from tessearth.plotting.sites import draw_cells, draw_migration, draw_sharpness, draw_site_embeddings, draw_sites
 from tessearth.plotting.tokens import draw_token_map, draw_token_use, measure_token_use
 from tessearth.plotting.views import REGIONS, View, build_view

@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
-from tessearth.files import write_bytes
+from tessearth.figures.records import Trajectory
 from tessearth.packages import require
 from tessearth.plotting.colours import END, START
 from tessearth.plotting.ground import draw_ground
 from tessearth.plotting.paper import check_figure_path, new_figure
-from tessearth.plotting.records import Trajectory
 from tessearth.plotting.sites import SHARE, check_positions, moved_km, sample_sites, to_latlon
 from tessearth.plotting.views import Floats, View
+from tessearth.storage.files import write_bytes
 
 SUFFIXES = (".gif",)
 COLOURS, DPI = 64, 140

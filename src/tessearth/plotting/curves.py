@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tessearth.errors import DataError
+from tessearth.figures.records import Score
 from tessearth.plotting.colours import CLASS_COLOURS
-from tessearth.plotting.records import Score
 
 MEASURES = {"accuracy": "mean accuracy (%)", "r2": "mean R²"}
 VARIED = {

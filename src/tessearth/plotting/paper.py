@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tessearth.errors import ConfigError
-from tessearth.files import write_bytes
 from tessearth.packages import require
+from tessearth.storage.files import write_bytes
 
 COLUMN_CM = 8.5
 """The width of a journal's column; two and the gap between them are `PAGE_CM`."""

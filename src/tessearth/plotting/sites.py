@@ -7,13 +7,13 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.geometry import EARTH_RADIUS_KM, latlon_to_xyz, xyz_to_latlon
-from tessearth.inference.cells import Cells, build_cells
 from tessearth.packages import require
 from tessearth.plotting.colours import END, SHARPNESS, START, fit_components
 from tessearth.plotting.ground import draw_ground, fade_sea, land_at, show_pixels
 from tessearth.plotting.paper import add_colour_bar
 from tessearth.plotting.views import Floats, View
+from tessearth.sphere.geometry import EARTH_RADIUS_KM, latlon_to_xyz, xyz_to_latlon
+from tessearth.sphere.voronoi_cells import Cells, build_cells
 
 SHARE = 0.3
 """How many sites the paper's figures show where all would hide each other."""

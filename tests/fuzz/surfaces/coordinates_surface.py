@@ -64,7 +64,7 @@ def _calls() -> dict[str, Callable[[dict[str, Any]], object]]:
     import pandas
 
     from tessearth import Embedder
-    from tessearth.places import place_keys, split_places
+    from tessearth.sphere.sampling import place_keys, split_places
     from tests.fuzz.surfaces.models import small_encoder
 
     embedder = Embedder(small_encoder(), device="cpu")

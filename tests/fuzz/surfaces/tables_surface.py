@@ -75,9 +75,9 @@ def prepare(folder: Path) -> Prepared:
     import torch
 
     from tessearth import Embedder
-    from tessearth.inference.cluster import ModelChoice
-    from tessearth.inference.labelled_tables import read_labelled
-    from tessearth.inference.table_jobs import TableJob, encode_in_one_go
+    from tessearth.bulk.cluster import ModelChoice
+    from tessearth.bulk.tables import TableJob, encode_in_one_go
+    from tessearth.storage.labelled_tables import read_labelled
     from tests.fuzz.surfaces.models import small_encoder
 
     torch.set_num_threads(1)

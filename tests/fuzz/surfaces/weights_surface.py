@@ -34,10 +34,10 @@ def prepare(folder: Path) -> Prepared:
     import torch
 
     from tessearth import Embedder
-    from tessearth.baselines import build_baseline, save_baseline
     from tessearth.encoder.weights import build_from, read_weights, save
-    from tessearth.inference.named import load_base
-    from tessearth.weight_files import read_weight_file
+    from tessearth.storage.sealed import read_weight_file
+    from tessearth.zoo.baselines import build_baseline, save_baseline
+    from tessearth.zoo.names import load_base
     from tests.fuzz.surfaces.models import small_encoder
 
     torch.set_num_threads(1)

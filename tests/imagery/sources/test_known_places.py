@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.geometry import tangent_grid
 from tessearth.imagery.sources import GeoTiff, GlobalRaster, TilePyramid, image_folder, sentinel2_patches
+from tessearth.sphere.geometry import tangent_grid
 from tests.imagery.sources.fabricate import (
     LATLON,
     PLACES,

@@ -16,7 +16,7 @@ from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain, tensors_sha256
 from tessearth.imagery.image_encoders.weight_files import check_names, check_shapes
 from tessearth.packages import package_file
-from tessearth.weight_files import read_weight_file
+from tessearth.storage.sealed import read_weight_file
 
 WIDTH = 1280
 STEM_CHANNELS = 32

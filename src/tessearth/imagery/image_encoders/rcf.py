@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, WeightsError
-from tessearth.files import write_bytes
 from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain, tensors_sha256
 from tessearth.imagery.image_encoders.rcf_filters import band_moments, draw_patches, pooled, standardise, whiten
 from tessearth.settings import from_plain
-from tessearth.weight_files import read_sealed_tensors, seal_tensors
+from tessearth.storage.files import write_bytes
+from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 

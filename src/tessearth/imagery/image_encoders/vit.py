@@ -24,7 +24,7 @@ from tessearth.imagery.image_encoders.checkpoints import (
 )
 from tessearth.imagery.image_encoders.weight_files import check_names, check_shapes
 from tessearth.packages import require
-from tessearth.weight_files import read_weight_file
+from tessearth.storage.sealed import read_weight_file
 
 HEAD_WIDTH = 64
 """Features each attention head sees, unless told otherwise: 16 heads at ViT-L's 1024, 6 at ViT-S's 384."""

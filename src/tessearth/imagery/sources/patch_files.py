@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tessearth.coordinates import LATITUDE_NAMES, LONGITUDE_NAMES, as_places
 from tessearth.errors import DataError, TableError
 from tessearth.imagery.source import fingerprint
+from tessearth.sphere.coordinates import LATITUDE_NAMES, LONGITUDE_NAMES, as_places
 
 FILE_NAMES = ("fn", "file_name", "filename", "file", "path", "image", "name")
 

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import as_places
 from tessearth.errors import DataError
 from tessearth.imagery.source import check_tile_size
 from tessearth.imagery.sources.images import MODES, decode_picture
@@ -21,7 +20,8 @@ from tessearth.imagery.sources.patch_files import (
     read_place_table,
 )
 from tessearth.packages import package_version
-from tessearth.places import KEYS_AROUND, place_keys
+from tessearth.sphere.coordinates import as_places
+from tessearth.sphere.sampling import KEYS_AROUND, place_keys
 
 NAMES_IN_A_MESSAGE = 20
 NEIGHBOURS = (0, 1, -1, KEYS_AROUND, -KEYS_AROUND, KEYS_AROUND + 1, KEYS_AROUND - 1, 1 - KEYS_AROUND, -1 - KEYS_AROUND)

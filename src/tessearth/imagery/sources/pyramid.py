@@ -11,15 +11,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import as_places
 from tessearth.errors import ConfigError, DataError
-from tessearth.geometry import EARTH_RADIUS_KM
 from tessearth.imagery.source import check_km_per_pixel, check_tile_size
 from tessearth.imagery.sources.bilinear import blend, find_corners
 from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.imagery.sources.tangent import average_blocks, place_chunks, tangent_latlon
 from tessearth.imagery.sources.tile_stores import Tile, open_tiles
 from tessearth.packages import package_version
+from tessearth.sphere.coordinates import as_places
+from tessearth.sphere.geometry import EARTH_RADIUS_KM
 
 MERCATOR_LATITUDE = math.degrees(math.atan(math.sinh(math.pi)))
 """Where the square world map ends, 85.0511 degrees."""

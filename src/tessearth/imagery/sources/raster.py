@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.coordinates import as_places
 from tessearth.errors import DataError
 from tessearth.imagery.source import check_km_per_pixel, check_tile_size, fingerprint
 from tessearth.imagery.sources.bilinear import blend, find_corners, has_gaps
@@ -24,6 +23,7 @@ from tessearth.imagery.sources.images import (
 from tessearth.imagery.sources.resample import load_global
 from tessearth.imagery.sources.tangent import place_chunks, tangent_latlon
 from tessearth.packages import package_file, package_version
+from tessearth.sphere.coordinates import as_places
 
 
 class Level(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.geometry import EARTH_RADIUS_KM
+from tessearth.sphere.geometry import EARTH_RADIUS_KM
 
 ROWS_AT_ONCE = 64
 WORTH_REDUCING = 1.25

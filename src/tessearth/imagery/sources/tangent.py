@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.geometry import EARTH_RADIUS_KM
+from tessearth.sphere.geometry import EARTH_RADIUS_KM
 
 POINTS_AT_ONCE = 32_767
 """One less than the size from which torch spreads an operation over threads.

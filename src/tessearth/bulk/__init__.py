@@ -1,0 +1,1 @@
+"""Whole tables and rasters of embeddings, resumable and in bounded memory."""

@@ -1,0 +1,131 @@
+"""H3 cells of one resolution whose centres lie in a box, found by descending from the coarsest cells.
+
+A window is one coarser cell with all its descendants, so that its cells follow from its number alone.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.errors import ConfigError
+from tessearth.packages import require
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.geometry import EARTH_RADIUS_KM
+from tessearth.sphere.grids import Bbox, WindowPlaces
+from tessearth.sphere.land import is_inhabited_land
+
+FINEST = 15
+LEVELS_PER_WINDOW = 5
+"""At most 7^5 = 16,807 cells in a window."""
+REACH = 2.5
+"""Descendants lie within this many mean edge lengths of a cell's centre.
+
+A hexagon's corners are one edge away. Edges are up to 1.3 times their mean, and descendants reach out of their ancestor
+by the rotation of each finer level, together less than another third; the rest is to spare.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H3Cells:
+    """Cells in the order of their index, divided by their ancestors."""
+
+    bbox: Bbox
+    resolution: int
+    parents: tuple[int, ...]
+    """The coarser cells that may hold some, one a window."""
+    land: bool = False
+
+    @property
+    def num_windows(self) -> int:
+        """How many windows there are; some at the edge may turn out to be empty."""
+        return len(self.parents)
+
+    @property
+    def num_cells(self) -> int:
+        """About how many cells there are."""
+        return count_h3_cells(self.bbox, self.resolution)
+
+    def cells(self, number: int) -> tuple[npt.NDArray[np.uint64], Floats]:
+        """Indices (n,) and centres (n, 2) of the cells of one window."""
+        cells = np.sort(np.asarray(_h3().cell_to_children(self.parents[number], self.resolution), dtype=np.uint64))
+        latlon = _centres(cells)
+        inside = _inside(self.bbox, latlon)
+        if self.land:
+            inside &= is_inhabited_land(latlon)
+        return cells[inside], latlon[inside]
+
+    def window(self, number: int) -> WindowPlaces:
+        """The centres of the cells of one window, all of them wanted."""
+        latlon = self.cells(number)[1]
+        return WindowPlaces(latlon, np.ones(len(latlon), np.bool_))
+
+    def sample(self, count: int) -> tuple[WindowPlaces, bool]:
+        """Places of a coarse grid over the box; never every cell."""
+        west, south, east, north = self.bbox
+        rows = min(count, max(1, round(math.sqrt(count * (north - south) / (east - west)))))
+        columns = max(1, count // rows)
+        lat = south + (np.arange(rows) + 0.5) * ((north - south) / rows)
+        lon = west + (np.arange(columns) + 0.5) * ((east - west) / columns)
+        around = np.where(lon >= 180, lon - 360, lon)
+        latlon = np.stack(np.meshgrid(lat, around, indexing="ij"), axis=-1).reshape(-1, 2)
+        return WindowPlaces(latlon, is_inhabited_land(latlon) if self.land else np.ones(len(latlon), np.bool_)), False
+
+
+def count_h3_cells(bbox: Bbox, resolution: int) -> int:
+    """About how many cells of a resolution (0 to 15) lie in a box: its area over a cell's."""
+    if not 0 <= resolution <= FINEST:
+        raise ConfigError(f"h3 is {resolution}; H3 resolutions go from 0 (4.4 million km2) to {FINEST} (1 m2)")
+    south, north = math.radians(bbox.south), math.radians(bbox.north)
+    area = math.radians(bbox.east - bbox.west) * (math.sin(north) - math.sin(south)) * EARTH_RADIUS_KM**2
+    return math.ceil(area / float(_h3().average_hexagon_area(resolution, unit="km^2")))
+
+
+def build_h3_cells(bbox: Bbox, resolution: int, *, land: bool = False) -> H3Cells:
+    """The layout of the cells of a resolution whose centres lie in a box."""
+    level = max(0, resolution - LEVELS_PER_WINDOW)
+    cells = np.sort(np.asarray(_h3().get_res0_cells(), dtype=np.uint64))
+    for finer in range(level + 1):
+        cells = cells[_near(bbox, _centres(cells), finer)]
+        if finer < level:
+            cells = np.concatenate([np.asarray(_h3().cell_to_children(int(cell), finer + 1)) for cell in cells])
+    return H3Cells(bbox=bbox, resolution=resolution, parents=tuple(map(int, np.sort(cells))), land=land)
+
+
+def cell_names(cells: npt.NDArray[np.uint64]) -> list[str]:
+    """Indices as H3 writes them: hexadecimal, without leading zeros."""
+    return [f"{cell:x}" for cell in cells.tolist()]
+
+
+def _centres(cells: npt.NDArray[np.uint64]) -> Floats:
+    centre = _h3().cell_to_latlng
+    return np.array([centre(cell) for cell in cells.tolist()], dtype=np.float64).reshape(-1, 2)
+
+
+def _inside(bbox: Bbox, latlon: Floats) -> npt.NDArray[np.bool_]:
+    """Which places lie in a box, its western and southern edge included, so that neighbouring boxes share none."""
+    lat, lon = latlon.T
+    from_west = np.mod(lon - bbox.west, 360.0)
+    below = (lat < bbox.north) | (bbox.north >= 90)
+    return np.asarray((lat >= bbox.south) & below & (from_west < bbox.east - bbox.west))
+
+
+def _near(bbox: Bbox, latlon: Floats, level: int) -> npt.NDArray[np.bool_]:
+    """Which cells of a level may have descendants in a box, by how far these can lie from the cell's centre."""
+    lat, lon = latlon.T
+    reach = math.degrees(REACH * _h3().average_hexagon_edge_length(level, unit="km") / EARTH_RADIUS_KM)
+    reaches_lat = (lat + reach >= bbox.south) & (lat - reach <= bbox.north)
+    # The widest longitude a cap of this radius spans; one that holds a pole spans all of them.
+    sine = np.sin(np.deg2rad(min(reach, 90.0))) / np.cos(np.deg2rad(np.minimum(np.abs(lat), 89.999)))
+    span = np.where(np.abs(lat) + reach >= 90, 360.0, np.rad2deg(np.arcsin(np.minimum(sine, 1.0))))
+    from_west = np.mod(lon - bbox.west + span, 360.0)
+    reaches_lon = (span >= 180) | (from_west <= bbox.east - bbox.west + 2 * span)
+    return np.asarray(reaches_lat & reaches_lon)
+
+
+@functools.cache
+def _h3() -> Any:
+    return require("h3.api.numpy_int", extra="geo", what="an H3 table")

@@ -1,0 +1,84 @@
+"""Overviews of a grid: the same map at half the size, a quarter and so on, each cell the mean of what lies under it.
+
+A window divides evenly into the cells of every overview, so each window is looked at once and gives its part of all of
+them, exact means of the cells of full size; only the rounding to the stored type is added.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tessearth.bulk.raster_values import Array, Stored
+from tessearth.sphere.grids import WINDOW_SIDE, RasterGrid
+
+
+def overview_grids(grid: RasterGrid) -> list[RasterGrid]:
+    """Half the size each time, until all fits one tile or a cell covers a whole window."""
+    grids, factor = [grid], 2
+    while max(grids[-1].rows, grids[-1].columns) > WINDOW_SIDE and factor <= WINDOW_SIDE:
+        rows, columns = -(-grid.rows // factor), -(-grid.columns // factor)
+        resolution = grid.resolution * factor
+        grids.append(dataclasses.replace(grid, rows=rows, columns=columns, resolution=resolution))
+        factor *= 2
+    return grids[1:]
+
+
+def window_means(numbers: Array, stored: Stored, count: int) -> Iterator[Array]:
+    """A window's part of `count` overviews: (rows, columns, dims), halved each time, an odd last row standing alone.
+
+    A cell is the mean of the cells under it that have a value, rounded to the stored type; nodata where none has.
+    """
+    first = numbers[..., 0]  # a cell has all dimensions or none
+    counts = (~np.isnan(first) if np.isnan(stored.nodata) else first != stored.nodata).astype(np.int32)
+    sums = numbers if counts.all() else np.where(counts[..., None] > 0, numbers, np.zeros((), numbers.dtype))
+    for _ in range(count):
+        sums, counts = _add_fours(sums), _add_fours(counts)
+        means = sums / np.maximum(counts, 1)[..., None]
+        means = np.rint(means) if stored.dtype == "int8" else means
+        yield np.where(counts[..., None] > 0, means, stored.nodata).astype(stored.dtype)
+
+
+def _add_fours(cells: Array) -> Array:
+    """Sums of four cells, wide enough for a whole window: (rows, columns, ...) -> half of both, rounded up."""
+    wide = np.int32 if np.issubdtype(cells.dtype, np.integer) else np.float64
+    odd = [(0, cells.shape[0] % 2), (0, cells.shape[1] % 2), *[(0, 0)] * (cells.ndim - 2)]
+    even = np.pad(cells, odd) if cells.shape[0] % 2 or cells.shape[1] % 2 else cells
+    pairs = np.add(even[0::2], even[1::2], dtype=wide)
+    summed: Array = pairs[:, 0::2] + pairs[:, 1::2]
+    return summed
+
+
+class Overviews:
+    """The overviews of a grid on their way: one plain file each, cell after cell, row after row."""
+
+    def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
+        self.grids = overview_grids(grid)
+        self._grid, self._stored = grid, stored
+        self._paths = [folder / f"overview-{number}.raw" for number in range(len(self.grids))]
+        self._cell_bytes = stored.dims * np.dtype(stored.dtype).itemsize
+
+    def prepare(self) -> None:
+        """Reserve the files, so that a full disk is found at once."""
+        for path, grid in zip(self._paths, self.grids, strict=True):
+            with open(path, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, grid.num_cells * self._cell_bytes)
+
+    def add(self, number: int, numbers: Array) -> None:
+        """Put the part of a window, (rows, columns, dims), into every overview."""
+        rows, columns = self._grid.window_slices(number)
+        for level, means in enumerate(window_means(numbers, self._stored, len(self.grids))):
+            factor = 2 ** (level + 1)
+            width = self.grids[level].columns
+            with open(self._paths[level], "r+b") as file:
+                for row, cells in enumerate(means, rows.start // factor):
+                    file.seek((row * width + columns.start // factor) * self._cell_bytes)
+                    file.write(cells.tobytes())
+
+    def tile(self, level: int, number: int) -> Array:
+        """One tile of an overview, (rows, columns, dims)."""
+        grid = self.grids[level]
+        shape = (grid.rows, grid.columns, self._stored.dims)
+        return np.array(np.memmap(self._paths[level], self._stored.dtype, "r", shape=shape)[grid.window_slices(number)])

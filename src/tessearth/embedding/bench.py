@@ -1,0 +1,188 @@
+"""How fast this machine encodes: our paths, the plain dense form, and other encoders, in one run that takes turns.
+
+Other programs can only make a round slower, so the best round of each counts, and only ratios within a run mean much.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tessearth.embedding.embedder import Embedder
+from tessearth.embedding.fast.precision import Precision
+from tessearth.encoder.config import EncoderConfig, TessellationConfig
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.sites import LAND_SHARE
+from tessearth.errors import ConfigError, TessearthError
+from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
+from tessearth.sphere.land import is_inhabited_land
+from tessearth.zoo.names import load_base
+
+PLAIN = "plain dense"
+PLAIN_BATCH = 4096
+"""Places whose N x K weights are written at once by the dense form."""
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
+RIVALS = ("geoclip", "harmonics-siren")
+COMPARED_PLACES = 2048
+"""Places at which errors are measured against float64."""
+SINGLE_CALLS = 300
+PAPER_SITES, PAPER_SHARPNESS = 4096, 45.0
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What to measure and how."""
+
+    model: str = "untrained"
+    places: int = 32768
+    threads: int = 2
+    rounds: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("places", "threads", "rounds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+class Row(NamedTuple):
+    """One contestant."""
+
+    name: str
+    places_per_second: float
+    times_plain: float
+    """How many times as fast as the plain dense form."""
+    largest_error: float | None
+    """Of any number of an embedding, against float64; None for encoders of another kind."""
+    least_cosine: float | None
+    note: str = ""
+
+
+class SizeRow(NamedTuple):
+    """Our float32 path at another number of sites."""
+
+    num_sites: int
+    sharpness: float
+    places_per_second: float
+    times_slower: float
+    """Than at the first size."""
+
+
+def compare(bench: Bench) -> list[Row]:
+    """Our paths, the plain dense form and the rivals that are installed, taking turns."""
+    encoder = load_base(bench.model)
+    if not isinstance(encoder, SphericalVoronoiEncoder):
+        raise ConfigError(f"bench measures a Voronoi encoder against others, and {bench.model} is none")
+    latlon = random_places(bench.places, bench.seed)
+    ours = {PLAIN: Embedder(encoder, device="cpu", exact=True, batch_size=PLAIN_BATCH)}
+    ours |= {f"ours {precision}": Embedder(encoder, device="cpu", precision=precision) for precision in PRECISIONS}
+    rivals, missing = _load_rivals()
+    with _threads(bench.threads):
+        seconds = in_turns({name: _work(embed, latlon) for name, embed in (ours | rivals).items()}, bench.rounds)
+        exact = Embedder(encoder, device="cpu", precision="float64").embed(latlon[:COMPARED_PLACES])
+        errors = {name: _errors(embed.embed(latlon)[:COMPARED_PLACES], exact) for name, embed in ours.items()}
+    rows = [
+        Row(name, bench.places / time, seconds[PLAIN] / time, *errors.get(name, (None, None)))
+        for name, time in seconds.items()
+    ]
+    return rows + [Row(name, 0.0, 0.0, None, None, note) for name, note in missing.items()]
+
+
+def compare_sizes(bench: Bench, sizes: Sequence[int]) -> list[SizeRow]:
+    """Paper-shaped encoders of these many sites, random weights, sharpness in step with the sites' density."""
+    latlon = random_places(bench.places, bench.seed)
+    sharpness = {size: PAPER_SHARPNESS * size / PAPER_SITES for size in sizes}
+    with _threads(bench.threads):
+        works = {str(size): _work(Embedder(_build(size, sharpness[size]), device="cpu"), latlon) for size in sizes}
+        seconds = in_turns(works, bench.rounds)
+    return [
+        SizeRow(size, sharpness[size], bench.places / seconds[str(size)], seconds[str(size)] / seconds[str(sizes[0])])
+        for size in sizes
+    ]
+
+
+def single_place_ms(bench: Bench) -> float:
+    """Median time of `Embedder.embed` of one place after warm-up, in milliseconds, another place each time."""
+    embed = Embedder(bench.model, device="cpu")
+    taken = []
+    places = random_places(2 * SINGLE_CALLS, bench.seed)
+    places = places[np.abs(places[:, 0]) > 2]  # a single place near (0, 0) would be taken for radians
+    with _threads(bench.threads):
+        for place in places:
+            start = time.perf_counter()
+            embed.embed(place)
+            taken.append(time.perf_counter() - start)
+    return float(np.median(taken[len(taken) // 2 :])) * 1e3
+
+
+def in_turns(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The shortest time of each in seconds; the first call of each warms up and does not count."""
+    for work in works.values():
+        work()
+    seconds = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+    return seconds
+
+
+def random_places(count: int, seed: int) -> Array:
+    """Places spread evenly at random over the sphere, degrees (N, 2)."""
+    generator = torch.Generator().manual_seed(seed)
+    return xyz_to_latlon(torch.randn(count, 3, dtype=torch.float64, generator=generator)).numpy()
+
+
+def _work(embed: Embedder, latlon: Array) -> Callable[[], Any]:
+    return lambda: embed.embed(latlon)
+
+
+def _build(num_sites: int, sharpness: float) -> SphericalVoronoiEncoder:
+    tessellation = TessellationConfig(num_sites=num_sites, sharpness=sharpness, sharpness_range=(0.5, 1e6))
+    config = EncoderConfig(tessellations=(tessellation,))
+    sites = [_land_sites(num_sites)]
+    return SphericalVoronoiEncoder(config, sites=sites, generator=torch.Generator().manual_seed(0)).eval()
+
+
+def _land_sites(count: int) -> Tensor:
+    """As many sites spread evenly over land, (count, 3): a lattice with a few too many, thinned along its length."""
+    lattice = fibonacci_lattice(round(1.02 * count / LAND_SHARE) + 16)
+    on_land = lattice[torch.from_numpy(is_inhabited_land(xyz_to_latlon(lattice).numpy()))]
+    return on_land[torch.linspace(0, len(on_land) - 1, count, dtype=torch.float64).round().long()]
+
+
+def _load_rivals() -> tuple[dict[str, Embedder], dict[str, str]]:
+    """Those that can be loaded, and why the others cannot."""
+    rivals: dict[str, Embedder] = {}
+    missing: dict[str, str] = {}
+    for name in RIVALS:
+        try:
+            rivals[name] = Embedder(name, device="cpu")
+        except TessearthError as error:
+            missing[name] = str(error)
+    return rivals, missing
+
+
+def _errors(got: Array, exact: Array) -> tuple[float, float]:
+    unit = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    cosine = (got * unit).sum(axis=1) / np.linalg.norm(got, axis=1)
+    return float(np.abs(got - exact).max()), float(cosine.min())
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,81 @@
+"""Embeddings kept on disk by content: what decides them (the model's fingerprint) and where they are (the places).
+
+A file is written in one step and carries a checksum; what is damaged is made again. The folder keeps to a bound: the
+files not used for longest go first.
+"""
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.errors import DataError, OutputError
+from tessearth.labels.prepared import read_prepared, write_prepared
+from tessearth.storage.files import cache_folder, cache_path
+
+VERSION = 1
+LIMIT_BYTES = 2 * 10**9
+NAME = "embeddings"
+
+Array = npt.NDArray[Any]
+
+
+class EmbeddingCache:
+    """A folder of embeddings."""
+
+    def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder = cache_path(NAME) if folder is None else folder
+        if folder is None:
+            with contextlib.suppress(OutputError):  # then nothing is kept
+                self.folder = cache_folder(NAME)
+        self.limit_bytes = limit_bytes
+
+    def path(self, fingerprint: str, places: str) -> Path:
+        """The file of a model's fingerprint and the places' key."""
+        digest = hashlib.sha256(f"{VERSION} {fingerprint} {places}".encode()).hexdigest()
+        return self.folder / f"{digest[:40]}.safetensors"
+
+    def read(self, fingerprint: str, places: str, shape: tuple[int, int]) -> Array | None:
+        """Embeddings of the shape (N, D), or None when they are not there whole."""
+        path = self.path(fingerprint, places)
+        try:
+            found = read_prepared(path).arrays.get(NAME)
+        except DataError:
+            return None
+        if found is None or found.shape != shape:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # used just now: among the last to go
+        return found
+
+    def write(self, fingerprint: str, places: str, embeddings: Array) -> None:
+        """Keep embeddings (N, D) if the disk lets us: a cache that cannot be written is no reason to stop."""
+        if embeddings.nbytes > self.limit_bytes:
+            return
+        with contextlib.suppress(OutputError):
+            about = {"fingerprint": fingerprint, "places": places}
+            write_prepared(self.path(fingerprint, places), {NAME: embeddings}, about)
+        self.trim()
+
+    def trim(self) -> None:
+        """Remove the files not used for longest until the rest keep to the bound; others may be trimming too."""
+        files = []
+        for path in self.folder.glob("*.safetensors"):
+            with contextlib.suppress(OSError):
+                state = path.stat()
+                files.append((state.st_mtime_ns, state.st_size, path))
+        kept = 0
+        for _, size, path in sorted(files, reverse=True):
+            kept += size
+            if kept > self.limit_bytes:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def places_key(latlon: npt.NDArray[np.float64]) -> str:
+    """The SHA-256 of places (N, 2) as they are in memory: the same rows in the same order, nothing else."""
+    return hashlib.sha256(np.ascontiguousarray(latlon, dtype="<f8").data).hexdigest()

@@ -1,0 +1,150 @@
+"""What can be said of a model by looking at it: sizes, sharpness, how places use its tokens, where it comes from."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tessearth.embedding.embedder import Embedder
+from tessearth.embedding.retrieval import read_database
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.weights import build_from, read_weights
+from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice
+from tessearth.zoo.baselines import BASELINES, PUBLISHED, LocationEncoder
+from tessearth.zoo.names import ModelName, find_database, load_base, parse_name
+from tessearth.zoo.saved import is_saved_baseline, read_provenance
+from tessearth.zoo.shipped import MODELS, locate
+
+SAMPLE_PLACES = 4096
+"""Token statistics are taken over this many places spread evenly over the sphere."""
+
+
+def list_names() -> dict[str, dict[str, str]]:
+    """Every model that has a name, with one line on each."""
+    files = {name: f"{card.summary} ({card.file})" for name, card in PUBLISHED.items()}
+    return {
+        "models": {name: card.summary for name, card in MODELS.items()},
+        "baselines": {name: card.summary for name, card in BASELINES.items()},
+        "published_weights": files,
+    }
+
+
+def describe_model(model: str | os.PathLike[str]) -> dict[str, Any]:
+    """A nested description of a model named as for `Embedder`, ready for JSON."""
+    named = parse_name(model)
+    described = _describe_base(named.base)
+    if named.mode is None:
+        return described
+    return {**described, "model": str(model), "retrieval": _describe_retrieval(named)}
+
+
+def _describe_base(name: str) -> dict[str, Any]:
+    """Voronoi encoders and baselines each in their own words."""
+    if name in MODELS:
+        card = MODELS[name]
+        return _describe_voronoi(name, card.build(), {"summary": card.summary, "trained": card.trained})
+    encoder = load_base(name)
+    if isinstance(encoder, LocationEncoder):
+        return _describe_baseline(name, encoder)
+    weights = read_weights(locate(name))
+    return _describe_voronoi(name, build_from(weights), {"layout": weights.layout, **weights.provenance})
+
+
+def _describe_voronoi(name: str, encoder: SphericalVoronoiEncoder, origin: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model": name,
+        "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
+        "sites": encoder.config.num_sites,
+        "tokens": encoder.config.num_tokens,
+        "embedding_width": encoder.config.output_dim,
+        "unit_length": encoder.config.normalize,
+        "tessellations": {str(i): _describe_tessellation(encoder, i) for i in range(len(encoder.tessellations))},
+        "token_use": describe_tokens(encoder),
+        "provenance": dict(origin),
+    }
+
+
+def _describe_baseline(name: str, encoder: LocationEncoder) -> dict[str, Any]:
+    card = BASELINES[encoder.name]
+    return {
+        "model": name,
+        "baseline": encoder.name,
+        "summary": card.summary,
+        "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
+        "positional_features": encoder.position.output_dim,
+        "embedding_width": encoder.output_dim,
+        "continuous_across_the_antimeridian": card.seamless,
+        "settings": _readable(dataclasses.asdict(encoder.settings)),  # type: ignore[call-overload]
+        "provenance": _baseline_origin(name, encoder),
+    }
+
+
+def _baseline_origin(name: str, encoder: LocationEncoder) -> dict[str, Any]:
+    """Where a baseline's numbers come from: nobody, its authors, or a run of ours."""
+    published = PUBLISHED.get(name.partition("=")[0])
+    if published is not None:
+        origin = {"published_as": published.file, "citation": published.citation}
+        return {**origin, "outputs_compared_with_the_authors": published.verified}
+    if is_saved_baseline(name):
+        return {"citation": BASELINES[encoder.name].citation, **_readable(read_provenance(name))}
+    return {"citation": BASELINES[encoder.name].citation, "trained": False}
+
+
+def _describe_retrieval(name: ModelName) -> dict[str, Any]:
+    path = find_database(name)
+    database = read_database(path)
+    return {
+        "mode": name.mode,
+        "database": str(path),
+        "rows": len(database.keys),
+        "key_width": database.keys.shape[1],
+        "value_width": database.values.shape[1],
+    }
+
+
+def _readable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists as text, tables as tables."""
+    return {
+        key: _readable(value) if isinstance(value, Mapping) else json.dumps(value) if _is_list(value) else value
+        for key, value in values.items()
+    }
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def describe_tokens(encoder: SphericalVoronoiEncoder) -> dict[str, Any]:
+    """How places over the whole sphere spread their attention over the tokens; empty for an encoder without tokens."""
+    if encoder.tokens is None:
+        return {}
+    attention = Embedder(encoder, device="cpu").explain(xyz=fibonacci_lattice(SAMPLE_PLACES).numpy()).token_attention
+    assert attention is not None
+    entropy = torch.special.entr(torch.from_numpy(attention)).sum(-1)
+    return {
+        "temperature": float(encoder.tokens.temperature().detach()),
+        "effective_tokens_per_place": float(entropy.exp().mean()),
+        "entropy_share_of_uniform": float(entropy.mean() / np.log(max(2, encoder.config.num_tokens))),
+        "tokens_above_uniform": int((attention.mean(0) > 1 / encoder.config.num_tokens).sum()),
+        "sampled_places": SAMPLE_PLACES,
+    }
+
+
+def _describe_tessellation(encoder: SphericalVoronoiEncoder, index: int) -> dict[str, Any]:
+    voronoi = encoder.voronois()[index]
+    sharpness = voronoi.sharpness().detach().double().numpy()
+    low, median, high = np.quantile(sharpness, (0.0, 0.5, 1.0))
+    return {
+        "sites": voronoi.config.num_sites,
+        "site_width": voronoi.config.site_dim,
+        "logits": voronoi.config.logits,
+        "sharpness_lowest": float(low),
+        "sharpness_median": float(median),
+        "sharpness_highest": float(high),
+        # Around a site the weight falls like exp(-tau angle^2 / 2): a Gaussian of this width.
+        "median_reach_km": float(EARTH_RADIUS_KM / np.sqrt(median)),
+    }

@@ -1,0 +1,233 @@
+"""`Embedder`: one object that turns places into embeddings, a batch at a time, in bounded memory."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from tessearth.devices import find_device
+from tessearth.embedding.engines import AnyEncoder, PlaceEncoder, RetrievedPlaces, VoronoiPlaces, build_place_encoder
+from tessearth.embedding.fast.precision import Precision
+from tessearth.embedding.place_batches import PlaceBatch, Places, read_places
+from tessearth.embedding.retrieval import Retriever, read_database
+from tessearth.embedding.transfer import Gatherer
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.errors import ConfigError
+from tessearth.sphere.geometry import angular_distance
+from tessearth.zoo.baselines import LocationEncoder
+from tessearth.zoo.names import find_database, load_base, parse_name
+from tessearth.zoo.shipped import DEFAULT_MODEL
+
+__all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Support"]
+
+Array = npt.NDArray[Any]
+
+
+class Explanation(NamedTuple):
+    """What an embedding is made of, as arrays whose leading shape is that of the places."""
+
+    embedding: Array
+    """(..., D)."""
+    token_attention: Array | None
+    """How much the place draws on each semantic token, (..., T); None for an encoder without tokens."""
+    site_weights: Array
+    """The place's share in every site, (..., K), tessellations one after another."""
+
+
+class Support(NamedTuple):
+    """How well the sites cover a place: far from every site, an embedding is a guess."""
+
+    entropy: Array
+    """Of the site weights, in nats: 0 when one site speaks alone, ln K when all speak alike (mean over
+    tessellations)."""
+    distance: Array
+    """To the nearest site, in degrees of arc."""
+
+
+class NearestSites(NamedTuple):
+    """The sites nearest to a place, nearest first."""
+
+    site: Array
+    """(..., k), tessellations one after another."""
+    distance: Array
+    """In degrees of arc, (..., k)."""
+
+
+class Embedder:
+    """Turns places into embeddings, whatever the encoder: ours, a baseline, published weights, any with retrieval.
+
+        embed = Embedder("earth")
+        embed([(48.86, 2.35)])                     # (1, 1024)
+        embed(lat=table["lat"], lon=table["lon"])  # anything that holds numbers
+        embed(geoseries)                           # points in any projection
+        embed(xyz=directions)                      # directions on any other sphere
+
+    Results are numpy arrays with the leading shape of what was given; a single place gives a single vector. `explain`,
+    `support` and `nearest_sites` ask for sites, which only Voronoi encoders have.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | SphericalVoronoiEncoder | LocationEncoder = DEFAULT_MODEL,
+        *,
+        device: str | torch.device | None = None,
+        precision: Precision = "float32",
+        batch_size: int | None = None,
+        top_k: int | None = None,
+        exact: bool = False,
+        places_expected: int = 0,
+    ) -> None:
+        """Load a model by any name of `inference.named`, or take an encoder as it is (a copy is used).
+
+        `device` is a GPU when there is one. Half `precision` applies to networks: to everything after the site mixture
+        or after a baseline's positional features; int8 is for Voronoi heads on a CPU. `top_k` keeps that many sites per
+        place. On a CPU a Voronoi encoder leaves out sites that provably weigh next to nothing (`assignment.EPSILON`);
+        `exact` computes every site's share as the formula is written. On a GPU a faster way takes seconds to prepare:
+        it is taken where `places_expected`, in all calls together, makes that worth while (tens of millions).
+        """
+        for option, value in (("batch_size", batch_size), ("top_k", top_k)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{option} is {value}; it must be at least 1")
+        self.device = find_device(device)
+        self.precision: Precision = precision
+        self.name, self._places = _open(model, self.device, precision, top_k, exact, places_expected)
+        self.batch_size = batch_size or self._places.batch_size
+
+    @property
+    def dim(self) -> int:
+        """How wide an embedding is."""
+        return self._places.dim
+
+    @property
+    def encoder(self) -> Any:
+        """The model itself, prepared for inference: a SphericalVoronoiEncoder or a baseline's LocationEncoder."""
+        return self._places.encoder
+
+    @property
+    def has_sites(self) -> bool:
+        """Whether `explain`, `support` and `nearest_sites` have an answer."""
+        return isinstance(self._places, VoronoiPlaces)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over everything that decides the embeddings: kind, settings, tensors, precision, database.
+
+        The same whatever the model was called and wherever it was read from.
+        """
+        digest = hashlib.sha256(f"tessearth-embedder-1 {self.precision}\n".encode())
+        for part in self._places.identity():
+            digest.update(part)
+        return digest.hexdigest()
+
+    def __call__(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
+        """The same as `embed`."""
+        return self.embed(points, lat=lat, lon=lon, xyz=xyz)
+
+    def embed(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
+        """Embeddings of places, (..., D): float32, or float64 when that is the precision."""
+        places = read_places(points, lat, lon, xyz)
+        few = self._embed_few(places)
+        if few is not None:
+            return few
+        (embedding,) = self._over_batches(places, lambda batch: (self._places.embed(batch),))
+        return embedding
+
+    def explain(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Explanation:
+        """Embeddings with the token attention and site weights behind them; the weights take K numbers a place."""
+        voronoi = self._voronoi("explain")
+        places = read_places(points, lat, lon, xyz)
+
+        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+            encoding = voronoi.encoder.encode_xyz(voronoi.directions(batch), voronoi.top_k)
+            attention = encoding.token_attention
+            return encoding.embedding, encoding.site_weights, *([] if attention is None else [attention])
+
+        embedding, weights, *attention = self._over_sites(voronoi, places, parts)
+        return Explanation(embedding, attention[0] if attention else None, weights)
+
+    def support(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Support:
+        """How well the sites cover each place."""
+        voronoi = self._voronoi("support")
+        places = read_places(points, lat, lon, xyz)
+
+        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+            here = voronoi.directions(batch)
+            entropies = [torch.special.entr(v.weights(here)).sum(-1) for v in voronoi.encoder.voronois()]
+            return torch.stack(entropies).mean(0), _nearest(voronoi.encoder, here, 1)[1][..., 0]
+
+        return Support(*self._over_sites(voronoi, places, parts))
+
+    def nearest_sites(
+        self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None, count: int = 5
+    ) -> NearestSites:
+        """The sites nearest to each place, whatever their weight."""
+        voronoi = self._voronoi("nearest_sites")
+        if not 1 <= count <= voronoi.encoder.config.num_sites:
+            raise ConfigError(f"count is {count}; it must lie between 1 and {voronoi.encoder.config.num_sites}")
+        places = read_places(points, lat, lon, xyz)
+
+        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+            return _nearest(voronoi.encoder, voronoi.directions(batch), count)
+
+        return NearestSites(*self._over_sites(voronoi, places, parts))
+
+    def _voronoi(self, asked: str) -> VoronoiPlaces:
+        if not isinstance(self._places, VoronoiPlaces):
+            raise ConfigError(f"{self.name} has no sites of its own: {asked} is for Voronoi encoders without retrieval")
+        return self._places
+
+    def _over_sites(
+        self, voronoi: VoronoiPlaces, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]]
+    ) -> list[Array]:
+        """The same where every place looks at every site: fewer places at once."""
+        return self._over_batches(places, parts, min(self.batch_size, voronoi.dense_batch_size))
+
+    @torch.inference_mode()
+    def _embed_few(self, places: Places) -> Array | None:
+        """A few places without a batch's fixed costs, where the encoder has such a way."""
+        few = self._places.embed_few(places) if isinstance(self._places, VoronoiPlaces) else None
+        return None if few is None else few.reshape((*places.shape, few.shape[-1]))
+
+    @torch.inference_mode()
+    def _over_batches(
+        self, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]], batch_size: int | None = None
+    ) -> list[Array]:
+        """Run a function of some places over all of them, batch by batch, into arrays allocated once."""
+        gatherer = Gatherer(len(places.values), self.device)
+        for start, batch in places.batches(batch_size or self.batch_size):
+            gatherer.add(start, parts(batch))
+        return [result.reshape((*places.shape, *result.shape[1:])) for result in gatherer.finish()]
+
+
+def _open(
+    model: str | os.PathLike[str] | AnyEncoder,
+    device: torch.device,
+    precision: Precision,
+    top_k: int | None,
+    exact: bool,
+    places_expected: int,
+) -> tuple[str, PlaceEncoder]:
+    """What a model is called, and the model prepared for a device and a precision."""
+    if isinstance(model, SphericalVoronoiEncoder | LocationEncoder):
+        name = model.name if isinstance(model, LocationEncoder) else ""
+        return name or type(model).__name__, build_place_encoder(
+            model, device, precision, top_k, exact, places_expected
+        )
+    named = parse_name(model)
+    encoder = build_place_encoder(load_base(named.base), device, precision, top_k, exact, places_expected)
+    if named.mode is None:
+        return str(model), encoder
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    retriever = Retriever(read_database(find_database(named)), named.mode, device=device, dtype=dtype)
+    return str(model), RetrievedPlaces(encoder, retriever)
+
+
+def _nearest(encoder: SphericalVoronoiEncoder, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Indices and distances in degrees, each (N, count), of the sites nearest to each direction."""
+    sites = nn.functional.normalize(encoder.site_positions(), dim=-1)
+    index = (xyz @ sites.T).topk(count, dim=-1).indices
+    distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
+    return index.gather(-1, order), distance.rad2deg()

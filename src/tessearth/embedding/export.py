@@ -1,0 +1,193 @@
+"""Models written for other programs: ONNX, torch.export, safetensors; each read back and compared when written.
+
+Every form but safetensors is one graph from degrees (float64, (N, 2), latitude first) to embeddings (float32, (N, D)),
+of unit length where the model's are, for any number of places. Trigonometry is part of the graph and is done in
+float64, so longitudes wrap and no runner has to know about the sphere.
+"""
+
+import copy
+import dataclasses
+import io
+import json
+import os
+import tempfile
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tessearth.embedding.embedder import Embedder
+from tessearth.embedding.engines import AnyEncoder
+from tessearth.embedding.export_graph import DegreesToEmbedding, to_onnx, trace
+from tessearth.embedding.onnx import FORMAT, UNSEALED, OnnxEmbedder, sealed
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.weights import save
+from tessearth.errors import ConfigError, TessearthError, WeightsError
+from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
+from tessearth.storage.files import write_bytes
+from tessearth.version import __version__
+from tessearth.zoo.baselines import LocationEncoder, save_baseline
+from tessearth.zoo.names import is_untrained, load_base, parse_name
+
+ExportFormat = Literal["onnx", "torch-export", "safetensors"]
+SUFFIXES: dict[str, ExportFormat] = {".onnx": "onnx", ".pt2": "torch-export", ".safetensors": "safetensors"}
+CHECKED_BATCHES = (1, 7, 4096)
+TOLERANCE = 1e-5
+"""How far an exported model may lie from torch, per number; for embeddings longer than 1, per their largest number."""
+DESCRIPTION_NAME = "tessearth.json"
+"""Under which a torch.export file holds its metadata."""
+LICENCE = (
+    "This file was written by tessearth (MIT). The weights keep the licence they were published under; tessearth "
+    "claims none on them."
+)
+EDGES = ((90.0, 0.0), (-90.0, 33.0), (0.0, 180.0), (0.0, -180.0), (12.5, 359.0), (-45.0, -179.999), (0.0, 0.0))
+
+Embed = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.floating]]
+
+
+class Exported(NamedTuple):
+    """A file that was written."""
+
+    path: Path
+    form: ExportFormat
+    difference: float
+    """The largest from torch over the checked batches."""
+    metadata: dict[str, str]
+
+
+def export(
+    model: str | os.PathLike[str] | AnyEncoder, out: str | os.PathLike[str], form: ExportFormat | None = None
+) -> Exported:
+    """Write a model by name (as for `Embedder`) or as it is, in float32; the suffix names the form where none is given.
+
+    What is about to be written is first read back and compared with torch for 1, 7 and 4096 places: a model further
+    than 1e-5 away is not written.
+    """
+    chosen = _check_format(out, form)
+    encoder = _load(model)
+    metadata = _describe(model, encoder)
+    reference = DegreesToEmbedding(encoder)
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / f"draft{'.safetensors' if chosen == 'safetensors' else ''}"
+        try:
+            embed = _FORMATS[chosen](reference, draft, metadata)
+        except TessearthError:
+            raise
+        except Exception as error:  # exporters and runtimes have their own kinds for what they cannot do
+            raise ConfigError(f"{metadata['model']} has no {chosen} form: {_one_line(error)}") from error
+        difference = largest_difference(reference, embed)
+        if not difference <= TOLERANCE:
+            raise WeightsError(
+                f"{metadata['model']} as {chosen} lies {difference:.1e} from torch, more than {TOLERANCE:.0e}: "
+                f"nothing was written"
+            )
+        write_bytes(out, draft.read_bytes())
+    return Exported(Path(out), chosen, difference, metadata)
+
+
+def largest_difference(reference: nn.Module, embed: Embed) -> float:
+    """How far two encoders of places lie apart over the checked batches: max |a - b| / max(1, max |b|)."""
+    lattice = xyz_to_latlon(fibonacci_lattice(max(CHECKED_BATCHES))).numpy()
+    lattice[: len(EDGES)] = EDGES
+    worst = 0.0
+    for size in CHECKED_BATCHES:
+        places = np.ascontiguousarray(lattice[:size])
+        with torch.inference_mode():
+            wanted = reference(torch.from_numpy(places)).numpy()
+        difference = np.abs(embed(places) - wanted).max() / max(1.0, np.abs(wanted).max())
+        worst = float(np.maximum(worst, difference))  # keeps what is not a number, which no limit allows
+    return worst
+
+
+def _check_format(out: str | os.PathLike[str], chosen: str | None) -> ExportFormat:
+    if chosen is None and Path(out).suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"the suffix of {out} names no format; use one of {', '.join(SUFFIXES)} or --format")
+    named = chosen or SUFFIXES[Path(out).suffix.lower()]
+    if named not in typing.get_args(ExportFormat):
+        raise ConfigError(f"format is {named!r}; it must be one of {', '.join(typing.get_args(ExportFormat))}")
+    return typing.cast("ExportFormat", named)
+
+
+def _load(model: str | os.PathLike[str] | AnyEncoder) -> AnyEncoder:
+    """A copy of the encoder, in evaluation mode; a baseline's positional features keep their digits."""
+    if isinstance(model, SphericalVoronoiEncoder | LocationEncoder):
+        encoder = copy.deepcopy(model).cpu().eval()
+        network = encoder if isinstance(encoder, SphericalVoronoiEncoder) else encoder.network
+        if network is not None:
+            network.float()
+        return encoder
+    named = parse_name(model)
+    if named.mode is not None:
+        raise ConfigError(
+            f"{model} completes embeddings from a database, which no exported file holds: export {named.base} alone"
+        )
+    return _load(load_base(named.base))
+
+
+def _describe(model: str | os.PathLike[str] | AnyEncoder, encoder: AnyEncoder) -> dict[str, str]:
+    """What travels inside the file, as text."""
+    embedder = Embedder(encoder, device="cpu")
+    name = embedder.name if isinstance(model, nn.Module) else str(model)
+    settings = encoder.config.to_dict() if isinstance(encoder, SphericalVoronoiEncoder) else _settings(encoder)
+    widest = max((tensor.shape[0] for tensor in encoder.parameters() if tensor.ndim), default=0)
+    return {
+        "model": name,
+        "fingerprint": embedder.fingerprint(),
+        "config": json.dumps(settings, sort_keys=True),
+        "embedding_width": str(embedder.dim),
+        "widest": str(max(widest, 4 * embedder.dim)),
+        "trained": "no" if not isinstance(model, nn.Module) and is_untrained(str(model)) else "yes",
+        "licence": LICENCE,
+        "tessearth": __version__,
+    }
+
+
+def _settings(encoder: LocationEncoder) -> dict[str, object]:
+    known = dataclasses.is_dataclass(encoder.settings)
+    values = dataclasses.asdict(encoder.settings) if known else {}  # type: ignore[call-overload]
+    return {"baseline": encoder.name, **values}
+
+
+def _write_onnx(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
+    content = to_onnx(trace(reference), {"format": FORMAT, **metadata, **UNSEALED})
+    draft.write_bytes(sealed(content))
+    try:
+        return OnnxEmbedder(draft).embed
+    except WeightsError as error:
+        reason = str(error).partition("ONNX model: ")[2] or str(error)
+        raise ConfigError(f"{metadata['model']} has no onnx form: onnxruntime cannot run it: {reason}") from None
+
+
+def _write_program(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
+    content = io.BytesIO()
+    torch.export.save(trace(reference), content, extra_files={DESCRIPTION_NAME: json.dumps(dict(metadata))})
+    draft.write_bytes(content.getvalue())
+    program = torch.export.load(io.BytesIO(content.getvalue())).module()
+    return lambda places: program(torch.from_numpy(places)).numpy()
+
+
+def _write_weights(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
+    provenance = {"exported": {key: metadata[key] for key in ("model", "fingerprint", "licence")}}
+    encoder = reference.encoder
+    if isinstance(encoder, SphericalVoronoiEncoder):
+        save(encoder, draft, provenance=provenance)
+    else:
+        save_baseline(encoder, draft, provenance=provenance)
+    again = DegreesToEmbedding(load_base(str(draft)))
+    return lambda places: again(torch.from_numpy(places)).numpy()
+
+
+def _one_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+_FORMATS: dict[ExportFormat, Callable[[DegreesToEmbedding, Path, Mapping[str, str]], Embed]] = {
+    "onnx": _write_onnx,
+    "torch-export": _write_program,
+    "safetensors": _write_weights,
+}

@@ -1,0 +1,96 @@
+"""`LocationFeatures`: embeddings as a scikit-learn transformer, for pipelines."""
+
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.errors import CoordinateError, MissingExtraError
+from tessearth.sphere.coordinates import as_latlon, find_columns
+from tessearth.zoo.shipped import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator, TransformerMixin
+
+    from tessearth.embedding.embedder import Precision
+else:
+    try:
+        from sklearn.base import BaseEstimator, TransformerMixin
+    except ImportError:  # the module stays importable; using the class says what is missing
+
+        class BaseEstimator:  # noqa: D101
+            def __init_subclass__(cls) -> None:
+                def refuse(self, *args, **kwargs) -> None:
+                    raise MissingExtraError("LocationFeatures", "eval")
+
+                cls.__init__ = refuse
+
+        class TransformerMixin: ...  # noqa: D101
+
+
+class LocationFeatures(TransformerMixin, BaseEstimator):
+    """Replaces a latitude and a longitude column by the embedding of the place.
+
+        make_pipeline(LocationFeatures(), Ridge()).fit(table[["lat", "lon"]], target)
+
+    In a DataFrame the columns are found by their usual names or by `lat` and `lon`; in an array they are the first two.
+    Other columns are left out: put this in a ColumnTransformer to keep them.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = DEFAULT_MODEL,
+        *,
+        lat: str | None = None,
+        lon: str | None = None,
+        device: str | None = None,
+        precision: "Precision" = "float32",
+    ) -> None:
+        self.model = model
+        self.lat = lat
+        self.lon = lon
+        self.device = device
+        self.precision = precision
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
+        """Load the model and note the columns; nothing is learned from the rows."""
+        from tessearth.embedding.embedder import Embedder
+
+        self._read(X, reset=True)
+        self.embedder_: Embedder = Embedder(self.model, device=self.device, precision=self.precision)
+        return self
+
+    def transform(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
+        """One embedding a row, (n_samples, D)."""
+        from sklearn.utils.validation import check_is_fitted
+
+        check_is_fitted(self, "embedder_")
+        return self.embedder_.embed(self._read(X, reset=False))
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
+        """location_0, location_1, ..."""
+        from sklearn.utils.validation import check_is_fitted
+
+        check_is_fitted(self, "embedder_")
+        return np.array([f"location_{i}" for i in range(self.embedder_.dim)], dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # the precision is the embedder's, not the coordinates'
+        return tags
+
+    def _read(self, table: Any, *, reset: bool) -> npt.NDArray[np.float64]:
+        """Checked degrees, (n_samples, 2), after scikit-learn's own checks of shape and column names."""
+        from sklearn.utils.validation import validate_data
+
+        if hasattr(table, "columns"):
+            lat, lon = find_columns(table.columns, self.lat, self.lon)
+            validate_data(self, table, reset=reset, skip_check_array=True)
+            if len(table) == 0:
+                raise CoordinateError("found a table with 0 sample(s) while a minimum of 1 is required")
+            return as_latlon(lat=table[lat].to_numpy(), lon=table[lon].to_numpy())
+        array = validate_data(self, table, reset=reset, dtype="numeric")
+        if array.shape[1] < 2:
+            raise CoordinateError("found 1 feature(s) while 2 are required: latitude and longitude")
+        return as_latlon(array[:, :2])

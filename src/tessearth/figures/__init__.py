@@ -1,0 +1,1 @@
+"""Figures that need a model, a run or a table of scores."""

@@ -1,1 +1,0 @@
-"""What training minimises, and what it is judged by on the way: pure functions of tensors."""

@@ -1,0 +1,1 @@
+"""The sphere: coordinates, land, places drawn on it, grids and Voronoi cells."""

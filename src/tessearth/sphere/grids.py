@@ -1,0 +1,160 @@
+"""Grids of latitude and longitude over a part of the Earth, and the windows they are worked through in."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.errors import ConfigError
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.land import is_inhabited_land
+
+WINDOW_SIDE = 256
+"""Cells along a side of a window: also a chunk of a Zarr store and a tile of a GeoTIFF."""
+SLACK = 1e-6
+"""A share of a cell: degrees such as 0.05 are not exact in binary, and a grid must not gain a row by that."""
+
+
+class Bbox(NamedTuple):
+    """A box of degrees; `east` is larger than `west`, beyond 180 where the box crosses the antimeridian."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+
+GLOBE = Bbox(-180.0, -90.0, 180.0, 90.0)
+
+
+class WindowPlaces(NamedTuple):
+    """The places of one window, in the order their values are stored in."""
+
+    latlon: Floats
+    """Centres of cells in degrees, (n, 2)."""
+    wanted: npt.NDArray[np.bool_]
+    """Which of them get a value, (n,)."""
+
+
+class Layout(Protocol):
+    """Places divided into windows, each of which anybody can work out from its number alone."""
+
+    @property
+    def num_windows(self) -> int:
+        """How many windows there are."""
+
+    @property
+    def num_cells(self) -> int:
+        """How many cells there are, at least roughly."""
+
+    def window(self, number: int) -> WindowPlaces:
+        """The places of one window."""
+
+    def sample(self, count: int) -> tuple[WindowPlaces, bool]:
+        """About so many places from all over, and whether they are all there is."""
+
+
+def check_bbox(bbox: Sequence[float]) -> Bbox:
+    """West, south, east, north in degrees as a box; west of a larger number than east crosses the antimeridian."""
+    order = "give west, south, east, north in degrees"
+    if len(bbox) != 4 or not all(math.isfinite(side) for side in bbox):
+        raise ConfigError(f"bbox is {_spoken(bbox)}; {order}")
+    west, south, east, north = map(float, bbox)
+    if not (abs(south) <= 90 and abs(north) <= 90):
+        raise ConfigError(f"bbox is {_spoken(bbox)}: south and north lie between -90 and 90; {order}")
+    if not (-180 <= west <= 360 and -180 <= east <= 360):
+        raise ConfigError(f"bbox is {_spoken(bbox)}: west and east lie between -180 and 180 (or 0 and 360); {order}")
+    if south >= north:
+        raise ConfigError(f"bbox is {_spoken(bbox)}: south ({south:g}) is not below north ({north:g}); {order}")
+    if west >= 180 and east >= 180:
+        west, east = west - 360, east - 360
+    east += 360.0 if west > east else 0.0
+    if west == east or east - west > 360:
+        raise ConfigError(f"bbox is {_spoken(bbox)}: it is {east - west:g} degrees wide, not above 0 and at most 360")
+    return Bbox(west, south, east, north)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RasterGrid:
+    """Square cells of degrees, the north-west corner first; the value of a cell belongs to its centre."""
+
+    west: float
+    """The western edge of the first column."""
+    north: float
+    """The northern edge of the first row."""
+    resolution: float
+    """The side of a cell in degrees."""
+    rows: int
+    columns: int
+    land: bool = False
+    """Whether only cells whose centre lies on land north of 60 S get a value."""
+
+    @property
+    def num_windows(self) -> int:
+        """How many windows there are: squares of `WINDOW_SIDE`, smaller at the southern and eastern edge."""
+        return self._windows_down() * self._windows_across()
+
+    @property
+    def num_cells(self) -> int:
+        """How many cells there are."""
+        return self.rows * self.columns
+
+    def latitudes(self) -> Floats:
+        """Of the centres of the rows, from north to south, (rows,)."""
+        return self.north - (np.arange(self.rows, dtype=np.float64) + 0.5) * self.resolution
+
+    def longitudes(self) -> Floats:
+        """Of the centres of the columns, from west to east, beyond 180 past the antimeridian, (columns,)."""
+        return self.west + (np.arange(self.columns, dtype=np.float64) + 0.5) * self.resolution
+
+    def window_slices(self, number: int) -> tuple[slice, slice]:
+        """The rows and columns of a window."""
+        down, across = divmod(number, self._windows_across())
+        top, left = down * WINDOW_SIDE, across * WINDOW_SIDE
+        return slice(top, min(top + WINDOW_SIDE, self.rows)), slice(left, min(left + WINDOW_SIDE, self.columns))
+
+    def window(self, number: int) -> WindowPlaces:
+        """The places of one window, row by row."""
+        rows, columns = self.window_slices(number)
+        return self._places(self.latitudes()[rows], self.longitudes()[columns])
+
+    def sample(self, count: int) -> tuple[WindowPlaces, bool]:
+        """Every so many-th row and column, about `count` cells, and whether that is every cell."""
+        step = max(1, math.ceil(math.sqrt(self.num_cells / count)))
+        first = slice(step // 2, None, step)
+        rows, columns = (first if length > step // 2 else slice(None) for length in (self.rows, self.columns))
+        return self._places(self.latitudes()[rows], self.longitudes()[columns]), step == 1
+
+    def _places(self, lat: Floats, lon: Floats) -> WindowPlaces:
+        around = np.where(lon >= 180, lon - 360, lon)
+        latlon = np.stack(np.meshgrid(lat, around, indexing="ij"), axis=-1).reshape(-1, 2)
+        return WindowPlaces(latlon, is_inhabited_land(latlon) if self.land else np.ones(len(latlon), np.bool_))
+
+    def _windows_down(self) -> int:
+        return -(-self.rows // WINDOW_SIDE)
+
+    def _windows_across(self) -> int:
+        return -(-self.columns // WINDOW_SIDE)
+
+
+def build_grid(bbox: Bbox, resolution: float, *, land: bool = False) -> RasterGrid:
+    """The grid that covers a box from its north-west corner; its last row and column may reach a little beyond."""
+    if not (math.isfinite(resolution) and resolution > 0):
+        raise ConfigError(f"resolution is {resolution} degrees; it must be above 0")
+    rows = math.ceil((bbox.north - bbox.south) / resolution - SLACK)
+    columns = math.ceil((bbox.east - bbox.west) / resolution - SLACK)
+    past_the_pole = bbox.north - rows * resolution < -90 - SLACK * resolution
+    if past_the_pole or columns * resolution > 360 + SLACK * resolution:
+        end = "past the south pole" if past_the_pole else "more than once around the Earth"
+        raise ConfigError(
+            f"{rows} x {columns} cells of {resolution:g} degrees would reach {end}: choose a resolution that divides "
+            f"{bbox.north - bbox.south:g} and {bbox.east - bbox.west:g} degrees, or a smaller bbox"
+        )
+    return RasterGrid(west=bbox.west, north=bbox.north, resolution=resolution, rows=rows, columns=columns, land=land)
+
+
+def _spoken(bbox: Sequence[float]) -> str:
+    return ",".join(f"{side:g}" for side in bbox)

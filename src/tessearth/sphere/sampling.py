@@ -1,0 +1,116 @@
+"""Where to look: places drawn over the sphere or its land, and a split of them that keeps one place on one side."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tessearth.errors import ConfigError
+from tessearth.sphere.coordinates import as_places
+from tessearth.sphere.land import is_inhabited_land
+from tessearth.sphere.mixing import mix, mix_seed, to_unit
+
+DRAWS_AT_ONCE = 65_536
+KEYS_PER_DEGREE = 1_000_000
+"""Places closer than a millionth of a degree (11 cm) count as one."""
+KEYS_AROUND = 360 * KEYS_PER_DEGREE
+
+
+class Split(NamedTuple):
+    """Row numbers of the places on either side, each in ascending order."""
+
+    training: npt.NDArray[np.int64]
+    validation: npt.NDArray[np.int64]
+
+
+def sample_sphere(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np.float64]:
+    """Draw places evenly over the sphere, (count, 2) in degrees: lat = asin(2 u - 1), lon = 360 v - 180.
+
+    The first n places of a larger draw with the same seed are the n places of a smaller one. Draws for different
+    purposes share no places, whatever their seeds: places to test on must not be those trained on.
+    """
+    return _draw(_generator(seed, purpose), _check_count(count))
+
+
+def sample_land(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np.float64]:
+    """Draw places evenly over land north of 60 S, (count, 2) in degrees; prefix-stable like `sample_sphere`."""
+    return _sample_where(is_inhabited_land, count, _generator(seed, purpose))
+
+
+def sample_elsewhere(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np.float64]:
+    """Draw places evenly over what `sample_land` leaves out, seas and Antarctica; (count, 2), prefix-stable too."""
+    return _sample_where(lambda places: ~is_inhabited_land(places), count, _generator(seed, f"{purpose}elsewhere"))
+
+
+def _sample_where(
+    wanted: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.bool_]], count: int, generator: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    found: list[npt.NDArray[np.float64]] = []
+    missing = _check_count(count)
+    while missing > 0:
+        draw = _draw(generator, DRAWS_AT_ONCE)
+        found.append(draw[wanted(draw)][:missing])
+        missing -= len(found[-1])
+    return np.concatenate(found) if found else np.empty((0, 2))
+
+
+def split_places(
+    latlon: npt.ArrayLike, *, validation: float = 0.05, seed: int = 0, block_degrees: float | None = None
+) -> Split:
+    """Divide places into training and validation by a hash of the place itself.
+
+    The side depends on the place and the seed alone, never on its row, so views or duplicates of a place stay
+    together and adding places moves none. About the share `validation` of places is held out. With `block_degrees`
+    whole latitude-longitude blocks of that side are, which separates the two sides in space.
+    """
+    if not 0 <= validation <= 1:
+        raise ConfigError(f"validation is {validation}; it must be a share between 0 and 1")
+    keys = place_keys(latlon) if block_degrees is None else _block_keys(latlon, block_degrees)
+    held_out = _hash_to_unit(keys, seed) < validation
+    return Split(training=np.flatnonzero(~held_out), validation=np.flatnonzero(held_out))
+
+
+def place_keys(latlon: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """One whole number per place (N, 2) -> (N,), equal for places that agree to a millionth of a degree.
+
+    Longitudes are taken around the circle (180 and -180 are one meridian) and forgotten at the poles.
+    """
+    lat, lon = as_places(latlon).T
+    row = np.rint((lat + 90.0) * KEYS_PER_DEGREE).astype(np.int64)
+    column = np.rint((lon + 180.0) * KEYS_PER_DEGREE).astype(np.int64) % KEYS_AROUND
+    at_pole = (row == 0) | (row == 180 * KEYS_PER_DEGREE)
+    keys: npt.NDArray[np.int64] = row * KEYS_AROUND + np.where(at_pole, 0, column)
+    return keys
+
+
+def _draw(generator: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+    up, around = generator.random((count, 2)).T
+    return np.stack((np.rad2deg(np.arcsin(2.0 * up - 1.0)), 360.0 * around - 180.0), axis=-1)
+
+
+def _generator(seed: int, purpose: str) -> np.random.Generator:
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed is {seed!r}; it must be a whole number, 0 or more")
+    return np.random.default_rng([seed, *purpose.encode()])
+
+
+def _check_count(count: int) -> int:
+    if not isinstance(count, int | np.integer) or count < 0:
+        raise ConfigError(f"cannot draw {count!r} places; count must be a whole number, 0 or more")
+    return count
+
+
+def _block_keys(latlon: npt.ArrayLike, block_degrees: float) -> npt.NDArray[np.int64]:
+    if not 0 < block_degrees <= 180:
+        raise ConfigError(f"block_degrees is {block_degrees}; it must be above 0 and at most 180")
+    lat, lon = as_places(latlon).T
+    row = np.floor((lat + 90.0) / block_degrees).astype(np.int64)
+    column = np.floor(np.mod(lon + 180.0, 360.0) / block_degrees).astype(np.int64)
+    keys: npt.NDArray[np.int64] = row * 2**32 + column
+    return keys
+
+
+def _hash_to_unit(keys: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.float64]:
+    """Scatter keys over [0, 1), each seed in its own way."""
+    return to_unit(mix(keys.astype(np.uint64) ^ mix_seed(seed)))

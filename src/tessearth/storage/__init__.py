@@ -1,0 +1,1 @@
+"""Files, sealed records, resumable jobs, worker pools and tables: engines that know no model."""

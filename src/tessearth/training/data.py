@@ -1,0 +1,206 @@
+"""Batches of a feature store: which pairs a step sees follows from the seed and the step alone.
+
+So a run that is resumed needs no memory of what it has read, and nothing is lost or seen twice.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tessearth.errors import ConfigError, DataError
+from tessearth.imagery.store import FeatureStore
+from tessearth.training.model import Moments
+
+PLACES_AT_ONCE = 4096
+SHARE_OF_MEMORY = 0.5
+"""Features may take so much of the device's free memory."""
+MAIN_MEMORY = 4 * 2**30
+"""On a processor, features up to this many bytes are read at once; larger ones stay on disk."""
+
+Rows = npt.NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Pairs of one step, or of the validation."""
+
+    latlon: Tensor
+    """(N, 2) degrees."""
+    features: Tensor
+    """(N, F), as stored."""
+
+
+class BatchOrder:
+    """Which rows a step sees: every epoch is a shuffle of its own, dealt out in whole batches."""
+
+    def __init__(self, rows: Rows, views: int, batch_size: int, seed: int) -> None:
+        self.rows, self.views, self.batch_size, self.seed = rows, views, batch_size, seed
+        self.per_epoch = len(rows) // batch_size
+        self._epochs: dict[int, Rows] = {}
+
+    def __call__(self, step: int) -> Rows:
+        """Rows of the places by views table, (batch_size,); a place's view is drawn anew every epoch."""
+        epoch, batch = divmod(step, self.per_epoch)
+        if epoch not in self._epochs:
+            self._epochs = {epoch: self._shuffle(epoch), **{e: r for e, r in self._epochs.items() if e == epoch - 1}}
+        return self._epochs[epoch][batch * self.batch_size : (batch + 1) * self.batch_size]
+
+    def _shuffle(self, epoch: int) -> Rows:
+        generator = np.random.default_rng([self.seed, epoch])
+        order = generator.permutation(self.rows)
+        return order * self.views + generator.integers(0, self.views, len(order))
+
+
+class TrainingData:
+    """The pairs of a store on the device, or on their way to it."""
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        *,
+        output_dim: int,
+        share: float,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        keep: Literal["auto", "device", "disk"] = "auto",
+    ) -> None:
+        """Read the store's components when they are as wide as the embedding, else its features."""
+        components = store.components
+        fits = components is not None and components.shape[-1] == output_dim
+        self.kind = "components" if fits else "features"
+        self.array: npt.NDArray[Any] = components if components is not None and fits else store.features
+        self.training, self.validation = _share_of(store.training, share, seed), store.validation
+        self.views, self.device = self.array.shape[1], device
+        self.latlon = torch.from_numpy(store.latlon).to(device, dtype)
+        self.moments = _moments(self.array, self.training, device)
+        _check_finite(self.array, self.validation)
+        resident = keep == "device" or (keep == "auto" and self.array.nbytes <= _room(device))
+        self._resident = _load(self.array, device) if resident else None
+        self._reader = None if resident else ThreadPoolExecutor(max_workers=1)
+        self._ahead: tuple[bytes, Future[Tensor]] | None = None
+
+    @property
+    def width(self) -> int:
+        """How wide the features are (F)."""
+        return int(self.array.shape[-1])
+
+    def fill(self, batch: Batch, rows: Rows, following: Rows | None = None) -> None:
+        """Copy the pairs of these rows into the batch; `following` is read from disk meanwhile."""
+        index = self._to_device(torch.from_numpy(rows))
+        torch.index_select(self.latlon, 0, index // self.views, out=batch.latlon)
+        if self._resident is not None:
+            torch.index_select(self._resident, 0, index, out=batch.features)
+        else:
+            batch.features.copy_(self._read(rows, following), non_blocking=True)
+
+    def held_out(self, limit: int) -> Batch | None:
+        """The first validation places as they are; None when there are too few to compare."""
+        rows = self.validation[:limit]
+        return None if len(rows) < 2 else self._first_views(rows)
+
+    def some_training(self, limit: int) -> Batch:
+        """At most so many training places as they are, spread over all of them."""
+        return self._first_views(self.training[:: -(-len(self.training) // limit)])
+
+    def _first_views(self, rows: Rows) -> Batch:
+        features = torch.from_numpy(np.array(self.array[rows, 0])).to(self.device)
+        return Batch(self.latlon[torch.from_numpy(rows).to(self.device)], features)
+
+    def empty_batch(self, size: int) -> Batch:
+        """Room for one step's pairs."""
+        stored = torch.from_numpy(np.empty(0, self.array.dtype)).dtype
+        return Batch(
+            torch.zeros(size, 2, dtype=self.latlon.dtype, device=self.device),
+            torch.zeros(size, self.width, dtype=stored, device=self.device),
+        )
+
+    def close(self) -> None:
+        """Let go of the reading thread."""
+        if self._reader is not None:
+            self._reader.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, rows: Rows, following: Rows | None) -> Tensor:
+        """These rows from disk, which are there already when they were the ones following the last."""
+        ahead, self._ahead = self._ahead, None
+        found = ahead[1].result() if ahead is not None and ahead[0] == rows.tobytes() else self._gather(rows)
+        if following is not None and self._reader is not None:
+            self._ahead = (following.tobytes(), self._reader.submit(self._gather, following))
+        return found
+
+    def _gather(self, rows: Rows) -> Tensor:
+        flat = self.array.reshape(-1, self.width)
+        order = np.argsort(rows, kind="stable")  # one way through the file
+        found = np.empty((len(rows), self.width), self.array.dtype)
+        found[order] = flat[rows[order]]
+        batch = torch.from_numpy(found)
+        return batch.pin_memory() if self.device.type == "cuda" else batch
+
+    def _to_device(self, index: Tensor) -> Tensor:
+        """Without waiting for the device, which only pinned memory allows."""
+        return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
+
+
+def _share_of(rows: Rows, share: float, seed: int) -> Rows:
+    """A part of the rows chosen by the seed, in their order."""
+    if share == 1:
+        return rows
+    chosen = np.random.default_rng([seed, *b"share"]).permutation(len(rows))[: round(share * len(rows))]
+    return rows[np.sort(chosen)]
+
+
+def _moments(array: npt.NDArray[Any], rows: Rows, device: torch.device) -> Moments:
+    """Mean and total variance over the rows and all views, in float64; refuses numbers that are not finite."""
+    if len(rows) == 0:
+        raise DataError("the store has no training places; hold out fewer for validation")
+    width = array.shape[-1]
+    shift = torch.from_numpy(array[rows[0], 0].astype(np.float64)).to(device)
+    total, squares, count = torch.zeros_like(shift), torch.zeros_like(shift), 0
+    for start in range(0, len(rows), PLACES_AT_ONCE):
+        chunk = np.array(array[rows[start : start + PLACES_AT_ONCE]]).reshape(-1, width)
+        values = torch.from_numpy(chunk).to(device).double() - shift
+        total += values.sum(0)
+        squares += values.square().sum(0)
+        count += len(chunk)
+    offset = total / count
+    moments = Moments((offset + shift).cpu(), (squares / count - offset.square()).clamp_min(0).sum().cpu())
+    if not bool(moments.mean.isfinite().all()) or not bool(moments.variance.isfinite()):
+        _check_finite(array, rows)
+    if float(moments.variance) == 0:
+        raise DataError("the features of all training places are the same; there is nothing to learn from them")
+    return moments
+
+
+def _check_finite(array: npt.NDArray[Any], rows: Rows) -> None:
+    for start in range(0, len(rows), PLACES_AT_ONCE):
+        chosen = rows[start : start + PLACES_AT_ONCE]
+        bad = ~np.isfinite(array[chosen]).all(axis=(1, 2))
+        if bad.any():
+            raise DataError(
+                f"the features of place {chosen[bad.argmax()]} are not finite numbers; make the store again"
+            )
+
+
+def _room(device: torch.device) -> float:
+    if device.type == "cuda":
+        return SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0]
+    return MAIN_MEMORY
+
+
+def _load(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """The whole array as (places x views, width) on the device, copied a chunk at a time."""
+    places, views, width = array.shape
+    stored = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    try:
+        whole = torch.empty(places * views, width, dtype=stored, device=device)
+    except torch.OutOfMemoryError:
+        raise ConfigError(
+            f"{array.nbytes / 1e9:.1f} GB of features do not fit on {device}; --set training.keep_features=disk"
+        ) from None
+    for start in range(0, places, PLACES_AT_ONCE):
+        chunk = torch.from_numpy(np.array(array[start : start + PLACES_AT_ONCE])).reshape(-1, width)
+        whole[start * views : start * views + len(chunk)] = chunk.to(device)
+    return whole

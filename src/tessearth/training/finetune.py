@@ -1,0 +1,312 @@
+"""`finetune`: a small head on an encoder, and the encoder too unless it is frozen, learned from labelled places.
+
+The head begins as the ridge regression of the label on the frozen embeddings, so training starts from the best that the
+encoder gives as it is, and that start is a candidate for the result like every epoch: what is kept is whatever does
+best on places held out. Their score is therefore a little flattering; judge on places that took no part. The encoder
+learns without dropout, which would move embeddings away from those the ridge was fitted to.
+"""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessearth.devices import find_device
+from tessearth.errors import ConfigError, DataError, OutputError
+from tessearth.labels.table import Kind
+from tessearth.settings import from_plain
+from tessearth.sphere.coordinates import as_latlon
+from tessearth.sphere.sampling import split_places
+from tessearth.storage.files import locked_folder, write_bytes
+from tessearth.storage.labelled_tables import Labelled, read_labelled
+from tessearth.training.finetuned import HEAD, METRICS, FineTuned, embed_places
+from tessearth.training.label_head import Judged, LabelHead, Rows, fit_ridge_
+from tessearth.training.location_side import TrainableEncoder, side_of
+from tessearth.training.optimiser import group_of
+from tessearth.training.processes import StopRequest
+from tessearth.training.recipe import GroupsRecipe
+from tessearth.training.schedule import learning_rate
+from tessearth.zoo.names import load_base
+
+MISSING = ("None", "nan", "")
+METRIC = {"classify": "accuracy", "regress": "R2"}
+Progress = Callable[[int, int, float], None]
+"""Called with the epochs done, their number in all, and the best score so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinetuneSettings:
+    """How a label is learned."""
+
+    frozen: bool = False
+    """Whether the encoder stays as it is and only the head learns."""
+
+    hidden_dim: int = 0
+    """Width of one hidden layer in the head; 0 is a linear head."""
+
+    epochs: int = 30
+    batch_size: int = 256
+
+    head_learning_rate: float = 1e-3
+    """At its peak; it rises for an epoch and falls along a cosine."""
+
+    encoder_rate: float = 0.3
+    """The encoder's learning rates, as a share of those it is pretrained with."""
+
+    weight_decay: float = 0.01
+    """Of the head."""
+
+    validation: float = 0.2
+    """The share of places held out to choose the best epoch by."""
+
+    block_degrees: float | None = None
+    """Hold out whole blocks of this side instead of single places: what is chosen then does well in new regions."""
+
+    class_weights: Literal["none", "balanced"] = "none"
+    """Whether rare classes count as much as common ones."""
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("hidden_dim", 0), ("epochs", 0), ("batch_size", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        for name in ("head_learning_rate", "encoder_rate", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if not 0 < self.validation < 1:
+            raise ConfigError(f"validation is {self.validation}; it must be a share between 0 and 1")
+
+
+def finetune(
+    model: str | PathLike[str] | TrainableEncoder,
+    places: Any,
+    target: Any,
+    *,
+    kind: Kind | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> FineTuned:
+    """Learn a label of places on top of any encoder.
+
+        finetune("earth", "mine.csv", "yield", out="runs/yield", frozen=True)
+        finetune("earth", latlon, values)
+
+    `places` is a csv or Parquet file whose column `target` is learned, or places in any form with an array of targets.
+    Numbers are a regression unless `kind` says otherwise; rows without a target are left out. `settings` are those of
+    FinetuneSettings. Ctrl-C ends training early with the best so far. With `out` everything is written into a folder.
+    """
+    chosen = from_plain(FinetuneSettings, settings)
+    labelled = _read(places, target, kind)
+    found = load_base(str(model)) if isinstance(model, str | PathLike) else copy.deepcopy(model)
+    run = _Finetuning(found, labelled, chosen, find_device(device), progress or (lambda done, epochs, score: None))
+    if out is None:
+        return run.train(log=lambda line: None)
+    folder = Path(out)
+    with locked_folder(folder, busy=OutputError(f"another process is writing {folder}; choose another --out")):
+        if (folder / HEAD).exists():
+            raise OutputError(f"{folder} holds a fine-tuned model already; choose another --out")
+        lines: list[str] = []
+
+        def log(line: dict[str, Any]) -> None:
+            lines.append(json.dumps(line))
+            write_bytes(folder / METRICS, ("\n".join(lines) + "\n").encode())
+
+        tuned = run.train(log)
+        tuned.save(folder)
+    return tuned
+
+
+class _Part(NamedTuple):
+    """Rows on one side of the split."""
+
+    latlon: Tensor
+    """(N, 2) degrees."""
+    target: Tensor
+    """(N,): codes or numbers."""
+
+
+class _Finetuning:
+    """One run on its way."""
+
+    def __init__(
+        self,
+        encoder: TrainableEncoder,
+        labelled: Labelled,
+        settings: FinetuneSettings,
+        device: torch.device,
+        progress: Progress,
+    ) -> None:
+        self.labelled, self.settings, self.device, self.progress = labelled, settings, device, progress
+        self.encoder = encoder.eval().to(device).float().requires_grad_(not settings.frozen)
+        self.constrain: Callable[[], None] = (lambda: None) if settings.frozen else side_of(encoder).constrain_
+        self.training, self.validation = (_to_device(part, device) for part in _split(labelled, settings))
+        self.weights = _class_weights(labelled, self.training.target, settings)
+
+    def train(self, log: Callable[[dict[str, Any]], None]) -> FineTuned:
+        """The ridge, every epoch, and of all these the best on the places held out."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(self.settings.seed)
+            rows = self._embedded(self.training), self._embedded(self.validation)
+            outputs = len(self.labelled.classes) or 1
+            head = LabelHead(self.labelled.kind, rows[0].embedding.shape[1], outputs, self.settings.hidden_dim)
+            self.head = head.to(self.device)
+            ridge = fit_ridge_(self.head, *rows, self.weights)
+            log({"epoch": 0, "validation": ridge._asdict()})
+            best, best_epoch, kept, done = ridge, 0, self._state(), 0
+            stop = StopRequest()
+            with stop.listening():
+                for done, judged, loss in self._epochs(*rows, stop):
+                    log({"epoch": done, "training": {"loss": loss}, "validation": judged._asdict()})
+                    if (judged.score, -judged.loss) > (best.score, -best.loss):
+                        best, best_epoch, kept = judged, done, self._state()
+                    self.progress(done, self.settings.epochs, best.score)
+        self._restore_(kept)
+        return self._result(ridge, best, {"best_epoch": best_epoch, "epochs_done": done, "interrupted": stop.asked})
+
+    def _epochs(self, training: Rows, validation: Rows, stop: StopRequest) -> Iterator[tuple[int, Judged, float]]:
+        """Epoch after epoch: its number, what held-out places say after it, and its mean loss."""
+        optimiser = self._optimiser()
+        peaks = [group["lr"] for group in optimiser.param_groups]
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        per_epoch = -(-len(training.target) // self.settings.batch_size)
+        steps = self.settings.epochs * per_epoch
+        for epoch in range(self.settings.epochs):
+            order = torch.randperm(len(training.target), generator=generator).to(self.device)
+            losses = []
+            for i, chosen in enumerate(torch.split(order, self.settings.batch_size)):
+                for group, peak in zip(optimiser.param_groups, peaks, strict=True):
+                    group["lr"] = learning_rate(peak, 0.0, epoch * per_epoch + i, min(per_epoch, steps // 2), steps)
+                losses.append(self._step(optimiser, training, chosen))
+                if stop.asked:
+                    return
+            loss = float(torch.stack(losses).mean())
+            if not np.isfinite(loss):
+                raise DataError(f"the loss is no longer finite in epoch {epoch + 1}; lower the learning rates")
+            judged = validation if self.settings.frozen else self._embedded(self.validation)
+            yield epoch + 1, self.head.judge(*judged), loss
+
+    def _step(self, optimiser: torch.optim.Optimizer, training: Rows, chosen: Tensor) -> Tensor:
+        optimiser.zero_grad(set_to_none=True)
+        if self.settings.frozen:
+            embedding = training.embedding[chosen]
+        else:
+            embedding = self.encoder(self.training.latlon[chosen]).float()
+        loss = self.head.loss(self.head(embedding), training.target[chosen], self.weights)
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_([p for group in optimiser.param_groups for p in group["params"]], 1.0)
+        optimiser.step()
+        self.constrain()
+        return loss.detach()
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        """The head's group, and those the encoder is pretrained with at a share of their rates."""
+        settings, usual = self.settings, GroupsRecipe()
+        groups: dict[str, list[torch.nn.Parameter]] = {}
+        for name, parameter in self.encoder.named_parameters():
+            if parameter.requires_grad:
+                groups.setdefault(group_of(f"encoder.{name}"), []).append(parameter)
+        head = {
+            "params": list(self.head.parameters()),
+            "lr": settings.head_learning_rate,
+            "weight_decay": settings.weight_decay,
+        }
+        encoder = [
+            {
+                "params": parameters,
+                "lr": settings.encoder_rate * getattr(usual, name).learning_rate,
+                "weight_decay": getattr(usual, name).weight_decay,
+            }
+            for name, parameters in groups.items()
+        ]
+        return torch.optim.AdamW([head, *encoder], fused=True)
+
+    def _embedded(self, part: _Part) -> Rows:
+        return Rows(embed_places(self.encoder, part.latlon, self.device), part.target)
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The head's tensors, and the encoder's unless they never change."""
+        encoder = {} if self.settings.frozen else self.encoder.state_dict()
+        return tuple({name: t.clone() for name, t in state.items()} for state in (self.head.state_dict(), encoder))  # type: ignore[return-value]
+
+    def _restore_(self, state: tuple[dict[str, Tensor], dict[str, Tensor]]) -> None:
+        self.head.load_state_dict(state[0])
+        if state[1]:
+            self.encoder.load_state_dict(state[1])
+
+    def _result(self, ridge: Judged, best: Judged, progress: dict[str, Any]) -> FineTuned:
+        about = {
+            "metric": METRIC[self.labelled.kind],
+            "frozen_ridge": ridge.score,
+            "finetuned": best.score,
+            **progress,
+            "training_rows": len(self.training.target),
+            "validation_rows": len(self.validation.target),
+            "dropped_rows": self.labelled.dropped,
+            "settings": asdict(self.settings),
+        }
+        return FineTuned(
+            encoder=self.encoder.eval().requires_grad_(False),
+            head=self.head.eval(),
+            kind=self.labelled.kind,
+            classes=self.labelled.classes,
+            about=about,
+        )
+
+
+def _read(places: Any, target: Any, kind: Kind | None) -> Labelled:
+    """Rows with a target, from a file and a column's name or from arrays."""
+    if isinstance(places, str | PathLike):
+        return read_labelled(places, str(target), kind)
+    latlon, values = as_latlon(places).reshape(-1, 2), np.asarray(target).reshape(-1)
+    if len(latlon) != len(values):
+        raise DataError(f"there are {len(latlon)} places and {len(values)} targets; give one for each")
+    numeric = values.dtype.kind in "iuf"
+    if kind == "regress" and not numeric:
+        raise DataError(f"the targets are {values.dtype}, not numbers; give kind='classify'")
+    known = np.isfinite(values) if numeric else np.array([str(value) not in MISSING for value in values], dtype=bool)
+    latlon, values, dropped = latlon[known], values[known], int((~known).sum())
+    if numeric and kind != "classify":
+        return Labelled(latlon, values.astype(np.float64), "regress", (), dropped)
+    names, codes = np.unique(values.astype(str), return_inverse=True)
+    return Labelled(latlon, codes.astype(np.int64), "classify", tuple(map(str, names)), dropped)
+
+
+def _split(labelled: Labelled, settings: FinetuneSettings) -> tuple[_Part, _Part]:
+    split = split_places(
+        labelled.latlon, validation=settings.validation, seed=settings.seed, block_degrees=settings.block_degrees
+    )
+    if min(len(split.training), len(split.validation)) < 2:
+        raise DataError(
+            f"{len(labelled.target)} labelled rows leave {len(split.training)} to learn from and "
+            f"{len(split.validation)} held out, at least 2 of each are needed; give more rows, another share for "
+            f"validation or smaller blocks"
+        )
+    for word, rows in (("learn from", split.training), ("hold out", split.validation)):
+        if len(np.unique(labelled.target[rows])) < 2 and (labelled.kind == "regress" or word == "learn from"):
+            raise DataError(f"all rows to {word} have the same target; there is nothing to learn or to judge by")
+    target = torch.from_numpy(labelled.target if labelled.kind == "classify" else labelled.target.astype(np.float32))
+    latlon = torch.from_numpy(np.ascontiguousarray(labelled.latlon))
+    training, validation = (torch.from_numpy(rows) for rows in split)
+    return _Part(latlon[training], target[training]), _Part(latlon[validation], target[validation])
+
+
+def _to_device(part: _Part, device: torch.device) -> _Part:
+    return _Part(part.latlon.to(device), part.target.to(device))
+
+
+def _class_weights(labelled: Labelled, target: Tensor, settings: FinetuneSettings) -> Tensor | None:
+    """What a row of each class counts, (C,), 1 on average; None where all count alike."""
+    if labelled.kind == "regress" or settings.class_weights == "none":
+        return None
+    counts = torch.bincount(target, minlength=len(labelled.classes)).float()
+    return len(target) / (counts.clamp_min(1) * (counts > 0).sum())

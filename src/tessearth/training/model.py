@@ -1,0 +1,153 @@
+"""Everything that is trained together: the encoder, the image head, the logit scale and the distillation's decoders.
+
+The image side. A store holds frozen features of its own width F, the objective wants unit vectors of the encoder's
+width D. Features are centred and divided by one number, so that their mean square is 1 while their spectrum stays as it
+is (whitening hurts). Then v = unit(W x + b) with a linear head where F != D; where F == D, which is so when the store
+keeps D principal components, v = unit(x) and nothing on the image side is learned but the tokens' view of it.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessearth.encoder.head import reset_linear
+from tessearth.errors import ConfigError
+from tessearth.training.location_side import TrainableEncoder, side_of
+from tessearth.training.objective import TOKEN_TERMS, ObjectiveConfig, Sides, Terms, total_loss
+from tessearth.training.position_waves import PositionWaves
+from tessearth.training.recipe import TrainingRecipe
+
+MAX_LOGIT_SCALE = math.log(100.0)
+
+
+class Moments(NamedTuple):
+    """What features look like over the training places."""
+
+    mean: Tensor
+    """(F,)."""
+    variance: Tensor
+    """The total over the F dimensions, ()."""
+
+
+class PretrainingModel(nn.Module):
+    """Pairs of places and frozen image features in, the terms of the objective out."""
+
+    feature_mean: Tensor
+    feature_scale: Tensor
+
+    def __init__(
+        self,
+        encoder: TrainableEncoder,
+        moments: Moments,
+        objective: ObjectiveConfig,
+        training: TrainingRecipe,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.side, self.objective = encoder, side_of(encoder), objective
+        width, output = len(moments.mean), self.side.output_dim
+        self.left_out = _left_out(objective, has_tokens=self.side.tokens is not None)
+        """Terms of the objective that this encoder has no parts for."""
+        self.mixed = training.precision == "bf16"
+        self.image_head = nn.Linear(width, output) if _wants_head(training, width, output) else None
+        self.waves = PositionWaves(objective, width) if objective.position > 0 else None
+        target = width + (0 if self.waves is None else self.waves.width)
+        self.decoder = nn.Linear(output, target) if objective.distillation > 0 else None
+        self.prefix_decoders = nn.ModuleList(nn.Linear(n, target) for n in _prefixes(objective, output))
+        self.logit_scale = nn.Parameter(torch.tensor(-math.log(training.contrastive_temperature)))
+        self.register_buffer("feature_mean", moments.mean.float().clone())
+        self.register_buffer("feature_scale", (width / moments.variance.clamp_min(1e-30)).sqrt().float().clone())
+        for layer in (self.image_head, self.decoder, *self.prefix_decoders):
+            if isinstance(layer, nn.Linear):
+                reset_linear(layer, generator)
+
+    def forward(self, latlon: Tensor, features: Tensor) -> Terms:
+        """The objective over pairs: degrees (N, 2) and raw features (N, F)."""
+        return total_loss(self.sides(latlon, features), self.objective)
+
+    def sides(self, latlon: Tensor, features: Tensor) -> Sides:
+        """What both sides of the pairs say of themselves."""
+        feature = (features.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_scale
+        exact = self.side.exact(latlon)
+        with torch.autocast(latlon.device.type, torch.bfloat16, enabled=self.mixed and latlon.is_cuda):
+            raw, attention = self.side.encode(exact)
+            projected = feature if self.image_head is None else self.image_head(feature)
+        location, image = (F.normalize(side.to(feature.dtype), dim=-1) for side in (raw, projected))
+        image_attention = reconstructed = None
+        tokens = self.side.tokens
+        if tokens is not None:
+            image_attention = tokens.image_attention(image.detach())
+            reconstructed = tokens.attend(image_attention)
+        decoded = self._decoded(raw.to(feature.dtype), location)
+        target = self.distilled(latlon, feature) if decoded else feature
+        return Sides(
+            location=location,
+            image=image,
+            scale=self.logit_scale.exp(),
+            location_attention=attention,
+            image_attention=image_attention,
+            reconstructed=reconstructed,
+            decoded=decoded[0] if decoded else None,
+            prefix_decoded=tuple(decoded[1:]),
+            feature=target,
+            variance=feature.new_full((), feature.shape[-1]),
+        )
+
+    def distilled(self, latlon: Tensor, feature: Tensor) -> Tensor:
+        """What decoders are to read: scaled image features (N, F), then the place's waves where they count."""
+        return feature if self.waves is None else torch.cat((feature, self.waves(latlon).to(feature.dtype)), dim=-1)
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Bring everything back within its constraints; called after every optimiser step."""
+        self.side.constrain_()
+        self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
+
+    def set_progress_(self, progress: float) -> None:
+        """Move the location side's temperature along its way, 0 at the beginning and 1 at the end of training."""
+        if self.side.tokens is not None:
+            self.side.tokens.temperature_progress.fill_(progress)
+
+    def _decoded(self, raw: Tensor, unit: Tensor) -> list[Tensor]:
+        """What is read off the whole embedding, then off each of its prefixes, (N, F) each; nothing without decoder."""
+        if self.decoder is None:
+            return []
+        read = raw if self.objective.distil_from == "raw" else unit
+        with torch.autocast(raw.device.type, torch.bfloat16, enabled=self.mixed and raw.is_cuda):
+            prefixes = zip(self.prefix_decoders, self.objective.prefixes, strict=True)
+            decoded = [self.decoder(read), *(decoder(read[:, :n]) for decoder, n in prefixes)]
+        return [part.to(raw.dtype) for part in decoded]
+
+
+def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...]:
+    """The terms that ask for tokens where there are none; an objective of nothing else is refused."""
+    if has_tokens:
+        return ()
+    left_out = tuple(name for name in TOKEN_TERMS if getattr(objective, name) > 0)
+    if objective.contrastive == 0 and objective.distillation == 0:
+        raise ConfigError(
+            "the objective is about tokens alone, and this encoder has none; "
+            "set objective.contrastive or objective.distillation"
+        )
+    return left_out
+
+
+def _prefixes(objective: ObjectiveConfig, output: int) -> tuple[int, ...]:
+    """The widths that are distilled beside the whole one."""
+    if objective.prefixes and max(objective.prefixes) >= output:
+        raise ConfigError(
+            f"objective.prefixes has {max(objective.prefixes)}, but the embedding is {output} wide; "
+            f"prefixes are shorter than the whole"
+        )
+    return objective.prefixes
+
+
+def _wants_head(training: TrainingRecipe, width: int, output: int) -> bool:
+    if training.image_head == "none" and width != output:
+        raise ConfigError(
+            f"training.image_head is 'none', but features are {width} wide and the encoder's output is {output}"
+        )
+    return training.image_head == "linear" or width != output

@@ -1,0 +1,157 @@
+"""The weighted sum of the terms, each also under its own name."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tessearth.errors import ConfigError
+from tessearth.training.terms import Negatives, Reduction, alignment, contrastive, distillation, reconstruction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveConfig:
+    """How much each term counts. The defaults are the paper's. A term of weight 0 is left out and reported as 0.
+
+    So are reconstruction and alignment, whatever their weight, for an encoder without tokens: they are about tokens.
+    """
+
+    contrastive: float = 1.0
+    """Telling the right image for a place and the right place for an image."""
+
+    reconstruction: float = 100.0
+    """Tokens span the image features (lambda_recon)."""
+
+    alignment: float = 0.1
+    """A place attends to the tokens its image attends to (lambda_align)."""
+
+    distillation: float = 0.0
+    """The frozen image feature can be read off the embedding by a linear map; ours, 0 in the paper."""
+
+    reduction: Reduction = "mean"
+    """Whether the reconstruction term is divided by the width, as the released code does, or is the squared norm."""
+
+    negatives: Negatives = "gathered"
+    """Whether several processes share their pairs as negatives."""
+
+    distil_from: Literal["raw", "unit"] = "raw"
+    """What the decoder reads: the head's output, or the same at unit length, as users get it."""
+
+    prefixes: tuple[int, ...] = ()
+    """The feature can also be read off the first n dimensions alone, for each n here, so that they are useful on their
+    own; the distillation term is then the mean over the whole embedding and these."""
+
+    position: float = 0.0
+    """How much smooth waves of the place itself count in what is distilled, the image feature counting 1. Images say
+    little of which country or continent a place is in; with this the embedding keeps it in a form probes can read."""
+
+    position_degrees: int = 16
+    """How fine these waves are: spherical harmonics of degree 1 up to this one, the finest 360 / degree long."""
+
+    position_decay: float = 1.0
+    """How much less the finer ones count: waves of degree l are as high as l^-decay."""
+
+    def __post_init__(self) -> None:
+        if not self.position >= 0 or not self.position_decay >= 0:
+            raise ConfigError("objective.position and objective.position_decay must be 0 or more")
+        if not 1 <= self.position_degrees <= 100:
+            raise ConfigError(f"objective.position_degrees is {self.position_degrees}; it lies between 1 and 100")
+        if self.position and not self.distillation > 0:
+            raise ConfigError("objective.position is a part of what is distilled; set objective.distillation above 0")
+        if any(n < 1 for n in self.prefixes) or len(set(self.prefixes)) < len(self.prefixes):
+            raise ConfigError(f"objective.prefixes is {list(self.prefixes)}; widths are different and at least 1")
+        if self.prefixes and not self.distillation > 0:
+            raise ConfigError("objective.prefixes are widths to distil from; set objective.distillation above 0")
+        for name in TERMS:
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"objective.{name} is {getattr(self, name)}; a weight must be 0 or more")
+        if not any(getattr(self, name) > 0 for name in TERMS):
+            raise ConfigError(f"every weight of the objective is 0; set one of {', '.join(TERMS)}")
+
+
+class Sides(NamedTuple):
+    """What the two sides of N pairs say of themselves; a part that its term does not need may be None."""
+
+    location: Tensor
+    """Unit embeddings of the places, (N, D)."""
+    image: Tensor
+    """Unit embeddings of the images, (N, D)."""
+    scale: Tensor
+    """What similarities are multiplied with, ()."""
+    location_attention: Tensor | None = None
+    """(N, T)."""
+    image_attention: Tensor | None = None
+    """(N, T)."""
+    reconstructed: Tensor | None = None
+    """The tokens mixed by the images' attention, (N, D)."""
+    decoded: Tensor | None = None
+    """What the decoder reads off the places' embeddings, (N, F)."""
+    prefix_decoded: tuple[Tensor, ...] = ()
+    """What further decoders read off the embeddings' first dimensions, (N, F) each."""
+    feature: Tensor | None = None
+    """What decoders are to read: the frozen image features, then waves of the place where they count, (N, F)."""
+    variance: Tensor | None = None
+    """The total variance of the image features, ()."""
+
+
+class Terms(NamedTuple):
+    """The weighted sum and its terms before weighting, each ()."""
+
+    total: Tensor
+    contrastive: Tensor
+    reconstruction: Tensor
+    alignment: Tensor
+    distillation: Tensor
+
+
+TERMS = Terms._fields[1:]
+TOKEN_TERMS = ("reconstruction", "alignment")
+"""Those that an encoder without tokens has no parts for."""
+
+
+def total_loss(sides: Sides, weights: ObjectiveConfig) -> Terms:
+    """L = sum of weight x term over the terms whose weight is not 0 and whose parts are there."""
+    found = {name: _COMPUTE[name](sides, weights) for name in TERMS if getattr(weights, name) > 0}
+    known = {name: term for name, term in found.items() if term is not None}
+    zero = torch.zeros_like(sides.scale, requires_grad=False)
+    total = sum((getattr(weights, name) * term for name, term in known.items()), zero)
+    return Terms(total, *(known.get(name, zero) for name in TERMS))
+
+
+def _contrastive(sides: Sides, weights: ObjectiveConfig) -> Tensor:
+    return contrastive(sides.location, sides.image, sides.scale, negatives=weights.negatives)
+
+
+def _reconstruction(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
+    if sides.reconstructed is None:
+        return None
+    return reconstruction(sides.reconstructed, sides.image, reduction=weights.reduction)
+
+
+def _alignment(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
+    if sides.location_attention is None or sides.image_attention is None:
+        return None
+    return alignment(sides.location_attention, sides.image_attention)
+
+
+def _distillation(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
+    parts = distillation_by_width(sides)
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return torch.stack(parts).mean()
+
+
+def distillation_by_width(sides: Sides) -> list[Tensor]:
+    """The distillation of the whole embedding, then of each prefix; nothing where nothing is decoded."""
+    if sides.decoded is None or sides.feature is None or sides.variance is None:
+        return []
+    return [distillation(part, sides.feature, sides.variance) for part in (sides.decoded, *sides.prefix_decoded)]
+
+
+_COMPUTE = {
+    "contrastive": _contrastive,
+    "reconstruction": _reconstruction,
+    "alignment": _alignment,
+    "distillation": _distillation,
+}

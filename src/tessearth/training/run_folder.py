@@ -1,0 +1,213 @@
+"""The run folder: everything a run leaves behind, each file written whole or not at all.
+
+RUN/
+recipe.toml               the recipe as it was resolved; `tessearth pretrain RUN/recipe.toml` repeats the run
+environment.json          versions and device
+metrics.jsonl             one line per log interval and evaluation
+tensorboard/              the same for TensorBoard, when it is installed
+trajectories.npz          steps (R,), positions (R, K, 3) and sharpness (R, K) of the sites along the way, if any
+weights/best.safetensors  the encoder at its lowest validation loss
+weights/last.safetensors  the encoder after the last step
+checkpoint.safetensors    weights and optimiser, with step and scores in its header; chance follows from seed and step
+features/                 the feature store, when the run made its own
+"""
+
+import contextlib
+import importlib
+import json
+import platform
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tessearth.embedding.retrieval import read_npz
+from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
+from tessearth.settings import from_plain
+from tessearth.storage.files import atomic_write, locked_folder, remove_unfinished, write_bytes
+from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
+from tessearth.training.location_side import TrainableEncoder, save_encoder
+from tessearth.training.recipe import Recipe
+from tessearth.training.recipe_files import first_difference, to_toml
+from tessearth.version import __version__
+
+RECIPE, ENVIRONMENT, METRICS, CHECKPOINT = "recipe.toml", "environment.json", "metrics.jsonl", "checkpoint.safetensors"
+TRAJECTORIES, STORE, TENSORBOARD = "trajectories.npz", "features", "tensorboard"
+CHECKPOINT_FORMAT = "tessearth-checkpoint-1"
+
+
+class Checkpoint(NamedTuple):
+    """Where a run stands."""
+
+    step: int
+    """How many steps were taken."""
+    state: dict[str, Tensor]
+    """Weights and optimiser, by name."""
+    best: float | None
+    """The lowest validation loss so far."""
+
+
+class Trajectory(NamedTuple):
+    """Where the sites were along the way."""
+
+    steps: list[int]
+    positions: list[npt.NDArray[np.float32]]
+    sharpness: list[npt.NDArray[np.float32]]
+
+
+class RunFolder:
+    """Reads and writes a run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._board: Any = None
+
+    def weights(self, name: str) -> Path:
+        """The file of the weights called best or last."""
+        return self.path / "weights" / f"{name}.safetensors"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time writes a run."""
+        busy = OutputError(f"another process is training {self.path}; choose another --out")
+        with locked_folder(self.path, busy=busy):
+            (self.path / "weights").mkdir(exist_ok=True)
+            remove_unfinished(self.path, self.path / "weights")
+            yield
+
+    def begin(self, recipe: Recipe, *, resume: bool) -> None:
+        """Write the recipe, or check that what is to go on is of the same recipe."""
+        if (self.path / RECIPE).is_file():
+            if not resume:
+                raise OutputError(f"{self.path} holds a run already; add --resume to go on, or choose another --out")
+            difference = first_difference(read_run_recipe(self.path).to_dict(), recipe.to_dict())
+            if difference:
+                raise ConfigError(f"{self.path} is a run of another recipe: {difference}; choose another --out")
+            return
+        write_bytes(self.path / RECIPE, to_toml(recipe.to_dict()).encode())
+
+    def write_environment(self, device: torch.device, extra: Mapping[str, Any]) -> None:
+        """What a result may depend on besides the recipe."""
+        environment = {
+            "tessearth": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "system": f"{platform.system()} {platform.machine()}",
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+            **extra,
+        }
+        write_bytes(self.path / ENVIRONMENT, (json.dumps(environment, indent=2) + "\n").encode())
+
+    def load_checkpoint(self, expected: Mapping[str, Tensor]) -> Checkpoint | None:
+        """The last checkpoint, its tensors of the names and shapes expected; None before the first."""
+        file = self.path / CHECKPOINT
+        if not file.is_file():
+            return None
+        try:
+            header, state = read_sealed_tensors(file)
+        except WeightsError as error:
+            raise WeightsError(f"{error}; remove it to begin again") from None
+        shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
+        if header.get("format") != CHECKPOINT_FORMAT or {n: tuple(t.shape) for n, t in state.items()} != shapes:
+            raise WeightsError(f"{file} is not a checkpoint of this recipe; remove it to begin again")
+        progress = json.loads(header["progress"])
+        return Checkpoint(progress["step"], state, progress["best"])
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint in one step."""
+        progress = json.dumps({"step": checkpoint.step, "best": checkpoint.best})
+        header = {"format": CHECKPOINT_FORMAT, "progress": progress}
+        write_bytes(self.path / CHECKPOINT, seal_tensors(checkpoint.state, header))
+
+    def save_weights(self, name: str, encoder: TrainableEncoder, provenance: Mapping[str, Any]) -> None:
+        """Replace the weights called best or last."""
+        save_encoder(encoder, self.weights(name), provenance)
+
+    def save_trajectory(self, trajectory: Trajectory) -> None:
+        """Replace the record of the sites' ways."""
+        with atomic_write(self.path / TRAJECTORIES) as file:
+            np.savez(
+                file,
+                steps=np.array(trajectory.steps),
+                positions=np.stack(trajectory.positions),
+                sharpness=np.stack(trajectory.sharpness),
+            )
+
+    def load_trajectory(self, step: int) -> Trajectory:
+        """The record up to a step; what was recorded after it will be recorded again."""
+        file = self.path / TRAJECTORIES
+        if not file.is_file():
+            return Trajectory([], [], [])
+        try:
+            found = read_npz(file, Trajectory._fields)
+            kept = found["steps"] < step
+            steps, positions, sharpness = (found[name][kept] for name in Trajectory._fields)
+        except (DataError, IndexError) as error:
+            raise DataError(f"{error}; remove it to go on without it") from None
+        return Trajectory(steps.tolist(), list(positions), list(sharpness))
+
+    def forget_after(self, step: int) -> None:
+        """Drop the log's lines about steps that will be taken again, and one cut short by a kill."""
+        file = self.path / METRICS
+        if file.is_file():
+            kept = [line for line in file.read_bytes().splitlines() if _step_of(line) <= step]
+            write_bytes(file, b"".join(line + b"\n" for line in kept))
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Add a line to the log."""
+        file = self.path / METRICS
+        try:
+            with open(file, "ab") as opened:
+                opened.write(json.dumps({"step": step, **values}).encode() + b"\n")
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {self.path / METRICS}: {(error.strerror or str(error)).lower()}"
+            ) from error
+        board = self._open_board(step)
+        if board is not None:
+            for name, value in _scalars(values):
+                board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Let TensorBoard's files reach the disk."""
+        if self._board is not None:
+            self._board.close()
+
+    def _open_board(self, step: int) -> Any:
+        if self._board is None:
+            with contextlib.suppress(ImportError):
+                board = importlib.import_module("torch.utils.tensorboard")  # needs the tensorboard package
+                self._board = board.SummaryWriter(str(self.path / TENSORBOARD), purge_step=step)
+        return self._board
+
+
+def read_run_recipe(path: str | Path) -> Recipe:
+    """The recipe a run was made by."""
+    file = Path(path) / RECIPE
+    try:
+        return from_plain(Recipe, tomllib.loads(file.read_text("utf-8")))
+    except FileNotFoundError:
+        raise DataError(f"{path} is not a run: it has no {RECIPE}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+
+
+def _step_of(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def _scalars(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _scalars(value, f"{path}{name}/")
+        elif isinstance(value, int | float):
+            yield f"{path}{name}", float(value)

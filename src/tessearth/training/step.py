@@ -1,0 +1,174 @@
+"""One optimiser step: plain, or compiled and replayed as one CUDA graph.
+
+Between two log lines the host never waits for the device: what a step needs is written into tensors that stay in place
+(pairs, learning rates, the temperature's progress), and the terms of the loss add up on the device.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tessearth.errors import ConfigError
+from tessearth.training.data import BatchOrder, Rows, TrainingData
+from tessearth.training.gathering import is_distributed
+from tessearth.training.model import PretrainingModel
+from tessearth.training.objective import TERMS
+from tessearth.training.optimiser import GROUPS, build_optimiser, state_tensors
+from tessearth.training.recipe import Precision, TrainingRecipe
+from tessearth.training.schedule import count_steps, learning_rate, warmup_steps
+
+NAMES = ("total", *TERMS, "gradient_norm")
+"""What every step reports."""
+WARM_UPS = 3
+"""Steps run before a graph is captured, so that kernels are compiled and memory is laid out."""
+
+
+class Stepper:
+    """Takes the steps of a run; step n does the same whether it follows step n - 1 or a restart."""
+
+    def __init__(self, model: PretrainingModel, data: TrainingData, training: TrainingRecipe) -> None:
+        self.model, self.data, self.training = model, data, training
+        self.per_epoch, self.steps = count_steps(training, len(data.training))
+        self._warmup = warmup_steps(training, self.per_epoch, self.steps)
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
+        if training.batch_size % self.world:
+            raise ConfigError(f"training.batch_size {training.batch_size} cannot be shared by {self.world} processes")
+        self.order = BatchOrder(data.training, data.views, training.batch_size, training.seed)
+        self.batch = data.empty_batch(training.batch_size // self.world)
+        self._rates_now = torch.zeros(len(GROUPS), device=data.device)
+        self.optimiser = build_optimiser(model, training.groups, self._rates_now)
+        self._sums = torch.zeros(len(NAMES), device=data.device, dtype=model.logit_scale.dtype)
+        self._astray = torch.zeros_like(self._sums)  # what the first step reported that was not finite
+        self._rates = self._rate_table() if data.device.type == "cuda" else None
+        self._counted = 0
+        # Messages between processes stay out of graphs: one that captures while another replays would hang both.
+        compiled = training.compiled and data.device.type == "cuda" and self.world == 1
+        self._terms = torch.compile(model, dynamic=False) if compiled else model
+        self._graph = self._capture() if compiled else None
+
+    def take(self, step: int) -> None:
+        """Step number `step`, counted from 0."""
+        rows, following = self._rows(step), self._rows(step + 1) if step + 1 < self.steps else None
+        self.data.fill(self.batch, rows, following)
+        self._set_rates(step)
+        if self.training.anneal_temperature:
+            self.model.set_progress_(step / max(1, self.steps - 1))
+        torch.manual_seed(step_seed(self.training.seed, step, self.rank))
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._work()
+        self._counted += 1
+
+    def reported(self) -> dict[str, float]:
+        """The means of what the steps since the last call reported; waits for the device."""
+        if self.world > 1:
+            dist.all_reduce(self._sums)
+        means = (self._sums.double() / max(1, self._counted * self.world)).tolist()
+        self._sums.zero_()
+        self._counted = 0
+        return dict(zip(NAMES, means, strict=True))
+
+    def first_astray(self) -> list[str]:
+        """What was not finite in the first step where anything was; a step later everything is."""
+        finite = self._astray.isfinite().tolist()
+        return [name for name, fine in zip(NAMES, finite, strict=True) if not fine]
+
+    def rates(self, step: int) -> dict[str, float]:
+        """The learning rate of every group at a step."""
+        peaks = {name: getattr(self.training.groups, name).learning_rate for name in GROUPS}
+        final = self.training.final_learning_rate
+        return {name: learning_rate(peaks[name], final, step, self._warmup, self.steps) for name in GROUPS}
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a step changes, by name, as the live tensors."""
+        return state_tensors(self.model, self.optimiser)
+
+    @torch.no_grad()
+    def restore_(self, state: dict[str, Tensor]) -> None:
+        """Write a state into the live tensors, which a captured graph goes on reading."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+
+    def _rows(self, step: int) -> Rows:
+        """A step's pairs, as far as they are this process's."""
+        size = self.training.batch_size // self.world
+        return self.order(step)[self.rank * size : (self.rank + 1) * size]
+
+    def _work(self) -> None:
+        """Loss, gradients, one step of the optimiser, constraints: only work on the device, nothing of the host's."""
+        self.optimiser.zero_grad(set_to_none=True)
+        latlon = self.batch.latlon
+        if self.training.jitter_degrees:
+            latlon = latlon + self.training.jitter_degrees * (2 * torch.rand_like(latlon) - 1)
+        terms = self._terms(latlon, self.batch.features)
+        terms.total.backward()
+        if self.world > 1:
+            self._average_gradients()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm or float("inf"))
+        self.optimiser.step()
+        self.model.constrain_()
+        values = torch.stack([*(term.detach() for term in terms), norm.detach()])
+        self._sums += values
+        self._astray.copy_(torch.where(self._astray.isfinite().all(), values, self._astray))
+
+    def _average_gradients(self) -> None:
+        """One message for all gradients; wrapping the model would ask every parameter to take part in every recipe."""
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat)
+        flat /= self.world
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):  # type: ignore[no-untyped-call]
+            gradient.copy_(part.view_as(gradient))
+
+    def _rate_table(self) -> Tensor:
+        rows = [list(self.rates(step).values()) for step in range(self.steps)]
+        return torch.tensor(rows, dtype=torch.float32, device=self.data.device)
+
+    def _set_rates(self, step: int) -> None:
+        if self._rates is not None:
+            self._rates_now.copy_(self._rates[step])
+            return
+        rates = self.rates(step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rates[group["name"]]
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        """Record the step once; the warm-up's own steps are undone."""
+        kept = {name: tensor.clone() for name, tensor in self.state().items()}
+        self.data.fill(self.batch, self._rows(0))
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self._work()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._work()
+        self.restore_(kept)
+        self._sums.zero_()
+        self._astray.zero_()
+        return graph
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """What all chance within a step follows from."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
+@contextlib.contextmanager
+def numerics(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Matrix products as the recipe wants them; the caller's settings and random state are put back afterwards."""
+    before = torch.get_float32_matmul_precision()
+    on_gpu = device.type == "cuda"
+    torch.set_float32_matmul_precision("high" if on_gpu and precision in ("tf32", "bf16") else "highest")
+    try:
+        with torch.random.fork_rng(devices=[device] if on_gpu else []):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,1 @@
+"""Encoders by name: shipped models, baselines, published weights and saved files."""

@@ -1,0 +1,144 @@
+"""The two networks that baselines put behind their positional features."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tessearth.encoder.head import ResidualBlock, reset_linear
+from tessearth.errors import ConfigError
+from tessearth.zoo.baselines.base import Network, check_at_least
+
+Activation = Literal["relu", "gelu", "leakyrelu", "tanh", "sigmoid"]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "leakyrelu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+LEAK = 0.2
+"""The slope of a leaky ReLU below zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidualSettings:
+    """A residual network: by default the one SINR and the geographic prior of Mac Aodha et al. share."""
+
+    hidden_dim: int = 256
+    num_blocks: int = 4
+    dropout: float = 0.5
+    output_dim: int | None = None
+    """Width of a last linear map without bias; None leaves the blocks' own output as the embedding."""
+
+    def __post_init__(self) -> None:
+        check_at_least(
+            1, hidden_dim=self.hidden_dim, output_dim=self.hidden_dim if self.output_dim is None else self.output_dim
+        )
+        check_at_least(0, num_blocks=self.num_blocks)
+        check_dropout(self.dropout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForwardSettings:
+    """Fully connected layers of one width, then one of the output's."""
+
+    hidden_dim: int = 512
+    num_hidden: int = 1
+    output_dim: int = 256
+    activation: Activation = "relu"
+    layer_norm: bool = False
+    """Whether each hidden layer ends in a LayerNorm."""
+    skip: bool = False
+    """Whether a hidden layer adds its input to its output where the widths allow it."""
+    activate_output: bool = False
+    """Whether the last layer has an activation (and dropout) too."""
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_at_least(1, hidden_dim=self.hidden_dim, num_hidden=self.num_hidden, output_dim=self.output_dim)
+        check_dropout(self.dropout)
+
+
+class ResidualNetwork(Network):
+    """ReLU(L x), residual blocks x + ReLU(L2(Dropout(ReLU(L1 x)))), and a last linear map where one is asked for."""
+
+    def __init__(self, input_dim: int, settings: ResidualSettings) -> None:
+        super().__init__(settings.output_dim or settings.hidden_dim)
+        self.entry = nn.Linear(input_dim, settings.hidden_dim)
+        self.blocks = nn.ModuleList(
+            ResidualBlock(settings.hidden_dim, settings.dropout) for _ in range(settings.num_blocks)
+        )
+        self.exit = nn.Linear(settings.hidden_dim, settings.output_dim, bias=False) if settings.output_dim else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, F) -> (N, D)."""
+        x = F.relu(self.entry(features))
+        for block in self.blocks:
+            x = block(x)
+        return x if self.exit is None else self.exit(x)
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw every weight anew from a generator."""
+        reset_linears(self, generator)
+
+
+class FeedForward(Network):
+    """Hidden layers LayerNorm(x + Dropout(act(L x))), norm and skip where asked for, then the output layer."""
+
+    def __init__(self, input_dim: int, settings: FeedForwardSettings) -> None:
+        super().__init__(settings.output_dim)
+        hidden = settings.hidden_dim
+        self.layers = nn.ModuleList(
+            nn.Linear(input_dim if i == 0 else hidden, hidden) for i in range(settings.num_hidden)
+        )
+        norms = (nn.LayerNorm(hidden) for _ in range(settings.num_hidden))
+        self.norms = nn.ModuleList(norms if settings.layer_norm else ())
+        self.exit = nn.Linear(hidden, settings.output_dim)
+        self.activation = (
+            nn.LeakyReLU(LEAK) if settings.activation == "leakyrelu" else ACTIVATIONS[settings.activation]()
+        )
+        self.dropout = nn.Dropout(settings.dropout)
+        self.skip = settings.skip
+        self.activate_output = settings.activate_output
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, F) -> (N, D)."""
+        x = features
+        for i, layer in enumerate(self.layers):
+            y: Tensor = self.dropout(self.activation(layer(x)))
+            x = y + x if self.skip and y.shape == x.shape else y
+            x = self.norms[i](x) if len(self.norms) else x
+        out: Tensor = self.exit(x)
+        return self.dropout(self.activation(out)) if self.activate_output else out
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Draw every weight anew from a generator; norms start as the identity."""
+        reset_linears(self, generator)
+
+
+def build_residual(
+    input_dim: int, settings: ResidualSettings | None, generator: torch.Generator
+) -> ResidualNetwork | None:
+    """The shared network behind any positional encoding, or none."""
+    if settings is None:
+        return None
+    network = ResidualNetwork(input_dim, settings)
+    network.reset_parameters(generator)
+    return network
+
+
+def reset_linears(network: nn.Module, generator: torch.Generator) -> None:
+    """Draw every linear layer anew, as PyTorch does by default but from a generator."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            reset_linear(module, generator)
+
+
+def check_dropout(dropout: float) -> None:
+    """Refuse a share of dropped features that leaves none."""
+    if not 0 <= dropout < 1:
+        raise ConfigError(f"dropout is {dropout}; it must be at least 0 and below 1")

@@ -1,0 +1,218 @@
+"""The baselines by name: what each is, who published it, and how it is built."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tessearth.errors import ConfigError
+from tessearth.registry import Registry
+from tessearth.settings import from_plain
+from tessearth.zoo.baselines.base import LocationEncoder, PositionalEncoding
+from tessearth.zoo.baselines.elementary import Cartesian3d, Direct, ElementarySettings, Wrap, WrapResidualSettings
+from tessearth.zoo.baselines.fourier import FourierSettings, RandomFourier, SummedCapsules
+from tessearth.zoo.baselines.harmonics import HarmonicsSettings, SphericalHarmonics
+from tessearth.zoo.baselines.networks import FeedForward, build_residual
+from tessearth.zoo.baselines.siren import HarmonicsSirenSettings, Siren
+from tessearth.zoo.baselines.space2vec import Grid, GridFeedForwardSettings, Space2VecSettings, Theory
+from tessearth.zoo.baselines.sphere2vec import Sphere2VecSettings, SphereC, SphereCPlus, SphereM, SphereMPlus
+
+Build = Callable[[Any, torch.Generator], LocationEncoder]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineCard:
+    """What is known of a baseline by its name alone."""
+
+    summary: str
+    """One line for lists."""
+
+    citation: str
+    """Who published it, where and when."""
+
+    settings: type[Any]
+    """The dataclass it is built from; defaults are ours where the authors tuned a value per data set."""
+
+    build: Build
+    """Makes one, its random parts drawn from a generator."""
+
+    seamless: bool = False
+    """Whether it is continuous across the antimeridian; the others see a flat map with an edge there."""
+
+    has_network: bool = False
+    """Whether it has weights to train by default; the others take a `network` in their settings."""
+
+
+def build_baseline(name: str, settings: Mapping[str, Any] | object | None = None, *, seed: int = 0) -> LocationEncoder:
+    """A baseline by name, in evaluation mode; `settings` is its dataclass or plain values, else its defaults.
+
+    Everything random is drawn from `seed`; PyTorch's own random state is left as it was.
+    """
+    card = BASELINES[name]
+    chosen = settings if isinstance(settings, card.settings) else _read_settings(name, card.settings, settings)
+    with torch.random.fork_rng(devices=[]):  # layers draw once from the global state before they are drawn anew
+        encoder = card.build(chosen, torch.Generator().manual_seed(seed))
+    encoder.name, encoder.settings = name, chosen
+    return encoder.eval()
+
+
+def _read_settings(name: str, kind: type[Any], values: object) -> Any:
+    if values is not None and not isinstance(values, Mapping):
+        raise ConfigError(f"the settings of {name} are a {type(values).__name__}, not {kind.__name__} or plain values")
+    return from_plain(kind, values or {}, f"{name}.")
+
+
+def _positional(make: Callable[[Any], PositionalEncoding]) -> Build:
+    """A positional encoding, with the shared residual network behind it where its settings ask for one."""
+
+    def build(settings: Any, generator: torch.Generator) -> LocationEncoder:
+        position = make(settings)
+        return LocationEncoder(position, build_residual(position.output_dim, settings.network, generator))
+
+    return build
+
+
+def _build_grid_feedforward(settings: GridFeedForwardSettings, generator: torch.Generator) -> LocationEncoder:
+    position = Grid(settings)
+    network = FeedForward(position.output_dim, settings.network)
+    network.reset_parameters(generator)
+    return LocationEncoder(position, network)
+
+
+def _build_harmonics_siren(settings: HarmonicsSirenSettings, generator: torch.Generator) -> LocationEncoder:
+    position = SphericalHarmonics(settings.degrees)
+    network = Siren(position.output_dim, settings.network)
+    network.reset_parameters(generator)
+    return LocationEncoder(position, network)
+
+
+def _build_fourier(settings: FourierSettings, generator: torch.Generator) -> LocationEncoder:
+    position = RandomFourier(settings, generator)
+    if settings.network is None:
+        return LocationEncoder(position)
+    network = SummedCapsules(position.output_dim, len(settings.sigmas), settings.network)
+    network.reset_parameters(generator)
+    return LocationEncoder(position, network)
+
+
+SPACE2VEC = (
+    "Mai et al., Multi-scale representation learning for spatial feature distributions using grid cells, ICLR 2020"
+)
+GRID_CELLS = "Gao et al., Learning grid cells as vector representation of self-position, ICLR 2019"
+SPHERE2VEC = (
+    "Mai et al., Sphere2Vec: a general-purpose location representation learning over a spherical surface, "
+    "ISPRS Journal of Photogrammetry and Remote Sensing 2023"
+)
+GEO_PRIOR = (
+    "Mac Aodha, Cole and Perona, Presence-only geographical priors for fine-grained image classification, ICCV 2019"
+)
+HARMONICS = (
+    "Russwurm et al., Geographic location encoding with spherical harmonics and sinusoidal representation networks, "
+    "ICLR 2024"
+)
+SATCLIP = "Klemmer et al., SatCLIP: global, general-purpose location embeddings with satellite imagery, AAAI 2025"
+GEOCLIP = "Vivanco Cepeda, Nayak and Shah, GeoCLIP: CLIP-inspired alignment between locations and images, NeurIPS 2023"
+SINR = "Cole et al., Spatial implicit neural representations for global-scale species mapping, ICML 2023"
+CSP = (
+    "Mai et al., CSP: self-supervised contrastive spatial pre-training for geospatial-visual representations, ICML 2023"
+)
+
+BASELINES: Registry[BaselineCard] = Registry(
+    "baseline",
+    {
+        "direct": BaselineCard(
+            summary="the two numbers, scaled; the only one whose longitude does not wrap",
+            citation="no one in particular; the reference every comparison starts from",
+            settings=ElementarySettings,
+            build=_positional(lambda _: Direct()),
+        ),
+        "cartesian3d": BaselineCard(
+            summary="the point on the unit sphere",
+            citation="no one in particular; named so by Russwurm et al. 2024",
+            settings=ElementarySettings,
+            build=_positional(lambda _: Cartesian3d()),
+            seamless=True,
+        ),
+        "wrap": BaselineCard(
+            summary="sines and cosines of both coordinates",
+            citation=GEO_PRIOR,
+            settings=ElementarySettings,
+            build=_positional(lambda _: Wrap()),
+            seamless=True,
+        ),
+        "theory": BaselineCard(
+            summary="Space2Vec-theory: waves along three directions of the flat map at many scales",
+            citation=f"{GRID_CELLS}; {SPACE2VEC}",
+            settings=Space2VecSettings,
+            build=_positional(Theory),
+        ),
+        "grid": BaselineCard(
+            summary="Space2Vec-grid: waves along both axes of the flat map at many scales",
+            citation=SPACE2VEC,
+            settings=Space2VecSettings,
+            build=_positional(Grid),
+        ),
+        "sphereC": BaselineCard(
+            summary="Sphere2Vec-sphereC: latitude and longitude scaled together, as points on spheres",
+            citation=SPHERE2VEC,
+            settings=Sphere2VecSettings,
+            build=_positional(SphereC),
+        ),
+        "sphereC+": BaselineCard(
+            summary="Sphere2Vec-sphereC+: sphereC and the grid's waves",
+            citation=SPHERE2VEC,
+            settings=Sphere2VecSettings,
+            build=_positional(SphereCPlus),
+        ),
+        "sphereM": BaselineCard(
+            summary="Sphere2Vec-sphereM: latitude and longitude scaled one at a time",
+            citation=SPHERE2VEC,
+            settings=Sphere2VecSettings,
+            build=_positional(SphereM),
+        ),
+        "sphereM+": BaselineCard(
+            summary="Sphere2Vec-sphereM+: sphereM and the grid's waves",
+            citation=SPHERE2VEC,
+            settings=Sphere2VecSettings,
+            build=_positional(SphereMPlus),
+        ),
+        "harmonics": BaselineCard(
+            summary="real spherical harmonics",
+            citation=HARMONICS,
+            settings=HarmonicsSettings,
+            build=_positional(lambda settings: SphericalHarmonics(settings.degrees)),
+            seamless=True,
+        ),
+        "harmonics-siren": BaselineCard(
+            summary="spherical harmonics and a sinusoidal network: SatCLIP's shape",
+            citation=f"{HARMONICS}; {SATCLIP}",
+            settings=HarmonicsSirenSettings,
+            build=_build_harmonics_siren,
+            seamless=True,
+            has_network=True,
+        ),
+        "fourier": BaselineCard(
+            summary="random Fourier features of an equal-area map at three scales, a network each: GeoCLIP's shape",
+            citation=GEOCLIP,
+            settings=FourierSettings,
+            build=_build_fourier,
+            has_network=True,
+        ),
+        "wrap-residual": BaselineCard(
+            summary="wrapped coordinates and a residual network: SINR's shape and the geographic prior's",
+            citation=f"{GEO_PRIOR}; {SINR}",
+            settings=WrapResidualSettings,
+            build=_positional(lambda _: Wrap()),
+            seamless=True,
+            has_network=True,
+        ),
+        "grid-feedforward": BaselineCard(
+            summary="Space2Vec-grid and fully connected layers: the shape of CSP's released models",
+            citation=CSP,
+            settings=GridFeedForwardSettings,
+            build=_build_grid_feedforward,
+            has_network=True,
+        ),
+    },
+)

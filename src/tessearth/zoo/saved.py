@@ -1,0 +1,86 @@
+"""Trained baselines on disk: one safetensors file whose header says which baseline it is and how it was built."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+
+from tessearth.errors import ConfigError, TessearthError, WeightsError
+from tessearth.storage.files import write_bytes
+from tessearth.storage.foreign_weights import load_state, rename
+from tessearth.storage.sealed import read_sealed_tensors, read_weight_file, seal_tensors
+from tessearth.zoo.baselines.base import LocationEncoder
+from tessearth.zoo.cards import build_baseline
+
+FORMAT = "tessearth-baseline"
+FORMAT_VERSION = "1"
+SMALL = 256
+"""Sizes up to this need no tensor that has them: waves of a position without a network are in no file."""
+
+
+def save_baseline(
+    encoder: LocationEncoder, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None
+) -> None:
+    """Write a baseline that `build_baseline` made, with any JSON that should travel with its weights."""
+    if not encoder.name:
+        raise ConfigError("only a baseline made by build_baseline or load_published can be saved: this one has no name")
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "baseline": encoder.name,
+        "settings": json.dumps(dataclasses.asdict(encoder.settings)),  # type: ignore[call-overload]
+        "provenance": json.dumps(dict(provenance or {})),
+    }
+    write_bytes(path, seal_tensors(encoder.state_dict(), header))
+
+
+def load_baseline(path: str | os.PathLike[str]) -> LocationEncoder:
+    """Rebuild a saved baseline, ready for inference."""
+    header = _read_header(path)
+    if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
+        read_weight_file(path)  # where the file is no weights file at all, it says so
+        raise WeightsError(f"{path} is no baseline of format {FORMAT_VERSION}: save_baseline did not write it")
+    tensors = read_sealed_tensors(path).tensors
+    try:
+        settings = json.loads(header["settings"])
+        _check_sizes(
+            settings, max([SMALL, len(tensors), *(max(tensor.shape, default=0) for tensor in tensors.values())])
+        )
+        encoder = build_baseline(header["baseline"], settings)
+    except (TessearthError, ValueError, KeyError, RecursionError) as error:
+        raise WeightsError(f"{path} has a header that cannot be used: {error}") from None
+    names = {name: name for name in encoder.state_dict()}
+    load_state(encoder, rename(tensors, names, (), str(path)), names, str(path))
+    return encoder
+
+
+def _check_sizes(settings: object, most: int) -> None:
+    """Refuse sizes that nothing in the file has, before memory is taken for them."""
+    if isinstance(settings, dict | list):
+        for value in settings.values() if isinstance(settings, dict) else settings:
+            _check_sizes(value, most)
+    elif isinstance(settings, int) and settings > most:
+        raise ConfigError(f"its settings hold {settings}, and no tensor in it is that large")
+
+
+def is_saved_baseline(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that `save_baseline` wrote it."""
+    return os.path.exists(path) and Path(path).is_file() and _read_header(path).get("format") == FORMAT
+
+
+def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a saved baseline says of its own making."""
+    provenance: dict[str, Any] = json.loads(_read_header(path).get("provenance", "{}"))
+    return provenance
+
+
+def _read_header(path: str | os.PathLike[str]) -> dict[str, str]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except (safetensors.SafetensorError, OSError):
+        return {}  # a PyTorch file: not ours, and said so by the caller

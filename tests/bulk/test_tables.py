@@ -1,0 +1,235 @@
+"""Tables in parts: whatever interrupts a run, the output is the one an undisturbed run gives, row for row."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tessearth import Embedder, save
+from tessearth.bulk.cluster import ModelChoice
+from tessearth.bulk.outputs import OutputFormat
+from tessearth.bulk.tables import TableJob, encode_table
+from tessearth.errors import ConfigError, OutputError, TableError, TessearthError
+from tessearth.storage.jobs import Parts
+from tests.conftest import tiny_encoder
+from tests.memory import peak_of
+
+ROWS = 200_000
+
+
+def random_places(rows: int) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    lat = np.rad2deg(np.arcsin(rng.uniform(-1, 1, rows)))
+    return pd.DataFrame({"id": np.arange(rows), "lat": lat, "lon": rng.uniform(-180, 180, rows)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, a long table, and what an undisturbed run in one process makes of it."""
+    folder = tmp_path_factory.mktemp("jobs")
+    save(tiny_encoder(dtype=torch.float32), folder / "m.safetensors")
+    random_places(ROWS).to_parquet(folder / "p.parquet")
+    encode_table(job(folder, "plain.parquet"), workers=1)
+    return folder
+
+
+def job(
+    folder: Path, output: str, source: str = "p.parquet", form: OutputFormat = "parquet", **more: object
+) -> TableJob:
+    choice = ModelChoice(model=str(folder / "m.safetensors"), device="cpu")
+    paths = {"source": str(folder / source), "output": str(folder / output)}
+    return TableJob(**paths, format=form, choice=choice, **more)  # type: ignore[arg-type]
+
+
+def same_bytes(folder: Path, output: str) -> bool:
+    return (folder / output).read_bytes() == (folder / "plain.parquet").read_bytes()
+
+
+def command(folder: Path, output: str, *more: str) -> list[str]:
+    table = ["--input", str(folder / "p.parquet"), "--output", str(folder / output)]
+    return [sys.executable, "-m", "tessearth", "encode", *table, "--model", str(folder / "m.safetensors"), *more]
+
+
+def wait_for(happened: Callable[[], object], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_rows_keep_their_order_and_their_embeddings(folder: Path) -> None:
+    table = pq.read_table(folder / "plain.parquet")
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), 18)
+    assert table.num_rows == ROWS
+    np.testing.assert_array_equal(table["id"].to_numpy(), np.arange(ROWS))
+    some = np.random.default_rng(1).integers(0, ROWS, 300)
+    got = np.stack(table["embedding"].take(some).to_numpy())
+    embed = Embedder(folder / "m.safetensors")
+    np.testing.assert_allclose(got, embed(random_places(ROWS).iloc[some]), atol=1e-6)
+    assert not list(folder.glob("*.parts"))
+
+
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(folder: Path) -> None:
+    """Several processes, killed with no chance to say anything."""
+    process = subprocess.Popen(command(folder, "killed.parquet", "--workers", "2"), start_new_session=True)
+    parts = folder / "killed.parquet.parts"
+    wait_for(lambda: len(list(parts.glob("*.npy"))) >= 3)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / "killed.parquet").exists()
+    assert len(list(parts.glob("*.npy"))) >= 3
+    encode_table(job(folder, "killed.parquet"), workers=1)
+    assert same_bytes(folder, "killed.parquet")
+    assert not parts.exists()
+
+
+def test_what_is_done_is_not_done_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    wanted = job(folder, "again.parquet")
+
+    def stop_after_five(path: Path, embeddings: np.ndarray) -> None:
+        if len(written) == 5:
+            raise OutputError("the disk is full")
+        written.append(path)
+        real(path, embeddings)
+
+    from tessearth.bulk import cluster
+
+    real = cluster.write_part
+    monkeypatch.setattr(cluster, "write_part", stop_after_five)
+    with pytest.raises(OutputError, match="the disk is full"):
+        encode_table(wanted, workers=1)
+    first, written = written, []
+    Parts(folder / "again.parquet.parts").path(1).write_bytes(b"damaged")
+    monkeypatch.setattr(cluster, "write_part", lambda path, embeddings: (written.append(path), real(path, embeddings)))
+    encode_table(wanted, workers=1)
+    assert set(written) & set(first) == {first[1]}
+    assert same_bytes(folder, "again.parquet")
+
+
+def test_a_worker_that_is_killed_costs_time_and_no_rows(folder: Path) -> None:
+    killed: list[int] = []
+
+    def kill_one(done: int, total: int | None) -> None:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        workers = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        if done and not killed:
+            killed.append(workers[0])
+            os.kill(workers[0], signal.SIGKILL)
+
+    encode_table(job(folder, "worker.parquet"), workers=2, progress=kill_one)
+    assert killed
+    assert same_bytes(folder, "worker.parquet")
+
+
+def test_csv_and_every_output_format_go_through_parts(folder: Path) -> None:
+    random_places(40_000).to_csv(folder / "p.csv", index=False)
+    told: list[tuple[int, int | None]] = []
+    work = job(folder, "o.npy", "p.csv", "npy", width="float16")
+    assert encode_table(work, workers=1, progress=lambda *step: told.append(step)) == 40_000
+    got = np.load(folder / "o.npy")
+    assert (got.dtype, got.shape) == (np.float16, (40_000, 18))
+    np.testing.assert_allclose(got, Embedder(folder / "m.safetensors")(random_places(40_000)), atol=1e-3)
+    assert told[-1] == (40_000, 40_000)
+    assert all(before[0] <= after[0] for before, after in itertools.pairwise(told))
+    assert abs((told[0][1] or 0) / 40_000 - 1) < 0.6  # a csv's length is guessed from the bytes read
+
+
+def test_parts_of_another_job_are_refused_and_kept(folder: Path) -> None:
+    parts = folder / "other.parquet.parts"
+    parts.mkdir()
+    (parts / "job.json").write_text(json.dumps({"input": "elsewhere.parquet"}))
+    np.save(parts / "000000.npy", np.zeros((2, 2)))
+    with pytest.raises(
+        ConfigError, match=r"other\.parquet\.parts holds an unfinished run of another job \(other input"
+    ):
+        encode_table(job(folder, "other.parquet"), workers=1)
+    assert (parts / "000000.npy").is_file()
+
+
+def test_a_mistake_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    frame = random_places(40_000)
+    frame.loc[39_000, "lat"] = 99.0
+    frame.to_parquet(folder / "bad.parquet")
+    with pytest.raises(TableError, match="row 39001 is"):
+        encode_table(job(folder, "o.parquet", "bad.parquet"), workers=1)
+    with pytest.raises(TableError, match="the table has a column 'embedding' already"):
+        encode_table(job(folder, "o.parquet", "plain.parquet"), workers=1)
+    with pytest.raises(TableError, match="there is no column 'ids' to keep"):
+        encode_table(job(folder, "o.parquet", keep=("ids",)), workers=1)
+    with pytest.raises(OutputError, match="no such file or directory"):
+        encode_table(job(folder, "none/o.parquet"), workers=1)
+    with pytest.raises(ConfigError, match="workers is 0"):
+        encode_table(job(folder, "o.parquet"), workers=0)
+    missing = TableJob(
+        source=str(folder / "p.parquet"),
+        output=str(folder / "o.parquet"),
+        format="parquet",
+        choice=ModelChoice(model="x"),
+    )
+    with pytest.raises(TessearthError, match="there is no model named 'x'"):
+        encode_table(missing, workers=2)
+    assert not list(folder.glob("o.parquet*"))
+
+
+def test_two_runs_do_not_share_an_output(folder: Path) -> None:
+    from tessearth.storage.jobs import open_parts
+
+    with open_parts(str(folder / "o.parquet")), pytest.raises(OutputError, match="another process is encoding into"):
+        encode_table(job(folder, "o.parquet"), workers=1)
+
+
+@pytest.mark.parametrize("reader", ["pandas", "polars", "duckdb", "geopandas"])
+@pytest.mark.parametrize("width", ["float32", "float16"])
+def test_the_output_is_read_by_those_who_read_parquet(folder: Path, reader: str, width: str) -> None:
+    library = pytest.importorskip(reader)
+    points = pytest.importorskip("geopandas")
+    frame = random_places(50)
+    geometry = points.GeoSeries.from_xy(frame["lon"], frame["lat"], crs=4326)
+    points.GeoDataFrame(frame[["id"]], geometry=geometry).to_parquet(folder / "geo.parquet")
+    output = f"{reader}-{width}.parquet"
+    encode_table(job(folder, output, "geo.parquet", width=width), workers=1)
+    path = str(folder / output)
+    if reader == "duckdb":
+        column = [row[0] for row in library.sql(f"select embedding from '{path}'").fetchall()]
+    else:
+        column = library.read_parquet(path)["embedding"].to_list()
+    wanted = Embedder(folder / "m.safetensors")(frame)
+    np.testing.assert_allclose(np.stack(column), wanted, atol=1e-3 if width == "float16" else 1e-6)
+
+
+@pytest.mark.slow
+def test_ten_million_rows_stay_under_two_gigabytes_and_survive_a_kill(tmp_path: Path) -> None:
+    save(tiny_encoder(dtype=torch.float32), tmp_path / "m.safetensors")
+    schema = pa.schema([("id", pa.int64()), ("lat", pa.float64()), ("lon", pa.float64())])
+    with pq.ParquetWriter(tmp_path / "p.parquet", schema) as writer:
+        for _ in range(10):
+            writer.write_table(pa.Table.from_pandas(random_places(1_000_000), schema, preserve_index=False))
+    start = time.monotonic()
+    peak = peak_of(*command(tmp_path, "plain.parquet", "--workers", "1"), threads=1)
+    taken = time.monotonic() - start
+    print(f"\npeak resident memory of encoding 10,000,000 rows: {peak / 1e6:,.0f} MB, {taken:.0f} s")
+    assert pq.read_metadata(tmp_path / "plain.parquet").num_rows == 10_000_000
+    assert peak < 2e9
+    parts, said = tmp_path / "o.parquet.parts", tmp_path / "said.txt"
+    with said.open("wb") as file:
+        process = subprocess.Popen(command(tmp_path, "o.parquet", "--workers", "1"), stderr=file)
+    wait_for(lambda: process.poll() is not None or len(list(parts.glob("*.npy"))) >= 300, 10 * taken)  # of 611
+    assert process.poll() is None, said.read_text()
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "o.parquet").exists()
+    assert peak_of(*command(tmp_path, "o.parquet", "--workers", "1"), threads=1) < 2e9
+    assert same_bytes(tmp_path, "o.parquet")
