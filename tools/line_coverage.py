@@ -31,7 +31,8 @@ SUITES = {
 }
 LOWEST = 12
 NOTES = {
-    "src/tessearth/embedding/fast/triton_kernels.py": "the Triton kernels, which only a GPU runs: tests/inference/test_kernels.py "
+    "src/tessearth/embedding/fast/triton_kernels.py": "the Triton kernels, which only a GPU runs: "
+    "tests/embedding/test_kernels.py "
     "has their tests, skipped where there is none",
 }
 """What a reader should know of a file's missing lines; they are counted like any others."""

@@ -42,7 +42,7 @@ NOTES = ROOT / "tools" / "mutation_notes.toml"
 PACKAGES = {
     "encoder": ("tests/encoder", "tests/laws", "tests/reference"),
     "objective": (
-        "tests/objective",
+        "tests/training",
         "tests/training/test_parts.py",
         "tests/training/test_prefixes.py",
         "tests/laws/test_value_laws.py",

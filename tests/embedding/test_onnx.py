@@ -13,7 +13,7 @@ from tessearth import Embedder
 from tessearth.embedding.onnx import OnnxEmbedder
 from tessearth.errors import CoordinateError, WeightsError
 from tests.conftest import tiny_encoder
-from tests.inference.test_export import exported
+from tests.embedding.test_export import exported
 
 WITHOUT_TORCH = """
 import sys
