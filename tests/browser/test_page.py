@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from tessearth import Embedder
+from tessearth.explorer.limits import ServeSettings
 from tessearth.explorer.page import STATIC
-from tessearth.explorer.served import Served
-from tessearth.explorer.settings import ServeSettings
+from tessearth.explorer.session import Served
 from tests.browser.conftest import Visit
 from tests.explorer.serving import Client, serving
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tessearth import Embedder, save
-from tessearth.explorer.served import Served
-from tessearth.explorer.settings import ServeSettings
+from tessearth.explorer.limits import ServeSettings
+from tessearth.explorer.session import Served
 from tests.conftest import tiny_encoder
 from tests.explorer.serving import Client, serving
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tessearth.explorer.app import build_app
-from tessearth.explorer.served import Served
+from tessearth.explorer.session import Served
 
 uvicorn = pytest.importorskip("uvicorn", reason="the server's packages are not installed: tessearth[serve]")
 

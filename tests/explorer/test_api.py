@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from tessearth import Embedder
-from tessearth.explorer.colours import HEAT, ramp
-from tessearth.explorer.mercator import check_tile, grid_of
+from tessearth.explorer.pictures import HEAT, check_tile, grid_of, ramp
 from tests.explorer.serving import Client
 
 # A server is asked about single places; that some look like radians is a line in its log, not a failure.

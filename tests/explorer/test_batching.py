@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from tessearth.explorer.batching import AT_LEAST, ROUND_POINTS, Batcher, OverloadedError, StoppedError
+from tessearth.explorer.session import AT_LEAST, ROUND_POINTS, Batcher, OverloadedError, StoppedError
 from tests.coroutines import run
 
 DIM = 3

@@ -11,9 +11,8 @@ import pytest
 
 from tessearth import Embedder
 from tessearth.errors import ConfigError
-from tessearth.explorer.gate import COOKIE, Rates
-from tessearth.explorer.served import Served
-from tessearth.explorer.settings import ServeSettings
+from tessearth.explorer.limits import COOKIE, Rates, ServeSettings
+from tessearth.explorer.session import Served
 from tests.explorer.serving import Client, serving
 
 # A server is asked about single places; that some look like radians is a line in its log, not a failure.

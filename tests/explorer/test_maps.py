@@ -9,12 +9,10 @@ from PIL import Image
 
 from tessearth import Embedder
 from tessearth.errors import ConfigError, DataError, UnknownNameError
-from tessearth.explorer.colours import CLASSES, class_colours, ramp
-from tessearth.explorer.mercator import check_tile, grid_of, sample_world, stretch
-from tessearth.explorer.migration import read_trajectories
+from tessearth.explorer.limits import ServeSettings
 from tessearth.explorer.page import STATIC, check_built, hash_sources, is_built, read_record
-from tessearth.explorer.served import Served
-from tessearth.explorer.settings import ServeSettings
+from tessearth.explorer.pictures import CLASSES, check_tile, class_colours, grid_of, ramp, sample_world, stretch
+from tessearth.explorer.session import Served, read_trajectories
 from tests.explorer.serving import Client, serving
 
 # A server is asked about single places; that some look like radians is a line in its log, not a failure.
@@ -61,7 +59,7 @@ def test_a_lattice_is_stretched_from_edge_to_edge() -> None:
 
 
 def test_scales_run_from_dark_to_light_and_classes_differ() -> None:
-    from tessearth.explorer.colours import HEAT, SCALE
+    from tessearth.explorer.pictures import HEAT, SCALE
 
     for stops in (SCALE, HEAT):
         light = ramp(stops) @ np.array([0.2126, 0.7152, 0.0722])

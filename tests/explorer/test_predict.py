@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tessearth import Embedder
-from tessearth.explorer.colours import class_colours
+from tessearth.explorer.pictures import class_colours
 from tests.explorer.serving import Client
 from tests.explorer.test_api import picture
 

@@ -75,7 +75,7 @@ def read_database(path: Path) -> object:
 
 
 def read_trajectories(path: Path) -> object:
-    from tessearth.explorer.migration import read_trajectories
+    from tessearth.explorer.session import read_trajectories
 
     return read_trajectories(path, 5)
 
@@ -267,8 +267,8 @@ def test_the_server_listens_to_this_machine_alone_and_other_pages_may_not_read_i
     pytest.importorskip("fastapi")
     from tessearth.cli import explore, serve
     from tessearth.explorer.app import build_app
-    from tessearth.explorer.served import Served
-    from tessearth.explorer.settings import ServeSettings
+    from tessearth.explorer.limits import ServeSettings
+    from tessearth.explorer.session import Served
     from tests.fuzz.surfaces.models import small_encoder
 
     for command in (serve.serve, explore.explore):

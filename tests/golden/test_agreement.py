@@ -140,8 +140,8 @@ def _read_tiff(path: Path) -> Any:
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     pytest.importorskip("fastapi")
-    from tessearth.explorer.served import Served
-    from tessearth.explorer.settings import ServeSettings
+    from tessearth.explorer.limits import ServeSettings
+    from tessearth.explorer.session import Served
     from tests.explorer.serving import serving
 
     with serving(Served(Embedder(MODEL, device="cpu"), ServeSettings(rate=0))) as client:

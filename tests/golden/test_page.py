@@ -13,9 +13,9 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed: 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: tessearth[serve]")
 
 from tessearth import Embedder
+from tessearth.explorer.limits import ServeSettings
 from tessearth.explorer.page import STATIC, is_built
-from tessearth.explorer.served import Served
-from tessearth.explorer.settings import ServeSettings
+from tessearth.explorer.session import Served
 from tests.browser.conftest import Visit, browser
 from tests.explorer.serving import Client, serving
 

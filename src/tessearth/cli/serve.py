@@ -58,9 +58,9 @@ def run(
     """Open the model and serve it until interrupted."""
     from tessearth.embedding.cache import EmbeddingCache
     from tessearth.embedding.embedder import Embedder
-    from tessearth.explorer.served import Served
-    from tessearth.explorer.server import Address, run_server
-    from tessearth.explorer.settings import ServeSettings
+    from tessearth.explorer.app import Address, run_server
+    from tessearth.explorer.limits import ServeSettings
+    from tessearth.explorer.session import Served
     from tessearth.packages import require
 
     require("fastapi", extra="serve", what="the server")

@@ -7,7 +7,6 @@ import torch
 from tessearth.embedding.databases import most_alike
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.errors import UnknownNameError
-from tessearth.explorer.known import Names, describe_place
 from tessearth.explorer.schemas import (
     CompareAnswer,
     NearSite,
@@ -21,7 +20,7 @@ from tessearth.explorer.schemas import (
     TokensAnswer,
     TokenShare,
 )
-from tessearth.explorer.served import FEWEST_SITES, Served
+from tessearth.explorer.session import FEWEST_SITES, Names, Served, describe_place
 from tessearth.labels.rings import world_rings
 from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, angular_distance, latlon_to_xyz, xyz_to_latlon

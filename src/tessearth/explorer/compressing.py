@@ -5,8 +5,8 @@ import gzip
 import hashlib
 import re
 
-from tessearth.explorer.fields import Recent
-from tessearth.explorer.gate import Application, Message, Receive, Scope, Send
+from tessearth.explorer.limits import Application, Message, Receive, Scope, Send
+from tessearth.explorer.session import Recent
 
 PATHS = ("/sites", "/cells", "/tokens", "/outlines", "/migration", "/openapi.json", "/assets/")
 SHORTEST = 4096

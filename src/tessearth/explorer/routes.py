@@ -6,10 +6,9 @@ from typing import Any, Literal
 import numpy as np
 
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
-from tessearth.explorer import answers, migration, pictures
-from tessearth.explorer.fields import DEEPEST_FIELD_ZOOM, FieldName, Recent
-from tessearth.explorer.mercator import check_tile
-from tessearth.explorer.metrics import CONTENT_TYPE, Metrics
+from tessearth.explorer import answers, pictures
+from tessearth.explorer.limits import CONTENT_TYPE, Metrics
+from tessearth.explorer.pictures import check_tile
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
 from tessearth.explorer.replies import json_reply, numbers_reply, picture_reply, plain_numbers, text_reply
 from tessearth.explorer.schemas import (
@@ -22,7 +21,7 @@ from tessearth.explorer.schemas import (
     SimilarRequest,
     WorldMap,
 )
-from tessearth.explorer.served import Served
+from tessearth.explorer.session import DEEPEST_FIELD_ZOOM, FieldName, Recent, Served, describe_migration
 from tessearth.explorer.tiles import Tiles
 from tessearth.plotting.world_maps import world_grid
 from tessearth.sphere.coordinates import Floats, as_latlon
@@ -128,7 +127,7 @@ class Routes:
         if record is None:
             name = self.served.embedder.name
             raise UnknownNameError(f"no record of sites came with {name}: serve a run's weights or add --trajectories")
-        return json_reply(migration.describe_migration(record, share=share, frames=frames, seed=seed))
+        return json_reply(describe_migration(record, share=share, frames=frames, seed=seed))
 
     async def predict(self, request: PredictRequest) -> Any:
         """Fit a probe on labelled places and answer with its scores and its map."""
@@ -267,7 +266,7 @@ def _optional_place(lat: float | None, lon: float | None) -> Floats | None:
 
 def _describe_probe(probe: FittedProbe, drawn: WorldMap | None) -> PredictAnswer:
     is_class = probe.target.kind == "classify"
-    from tessearth.explorer.colours import class_colours
+    from tessearth.explorer.pictures import class_colours
 
     return PredictAnswer(
         probe=probe.key,

@@ -79,8 +79,8 @@ def prepare(folder: Path) -> Prepared:
 
     from tessearth import Embedder
     from tessearth.explorer.app import build_app
-    from tessearth.explorer.served import Served
-    from tessearth.explorer.settings import ServeSettings
+    from tessearth.explorer.limits import ServeSettings
+    from tessearth.explorer.session import Served
     from tests.fuzz.surfaces.models import small_encoder
 
     torch.set_num_threads(1)

@@ -1,17 +1,116 @@
-"""The gate every request passes: size, rate, key and time are judged before anything reads the body's meaning."""
+"""Limits of the service, its metrics, and the gate that judges size, rate, key and time of every request."""
 
 import asyncio
+import bisect
 import hmac
 import json
+import threading
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import unquote
 
-from tessearth.explorer.metrics import Metrics
-from tessearth.explorer.settings import ServeSettings
+from tessearth.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """Limits of the service; a request beyond one is answered with 4xx or 503, never left waiting."""
+
+    max_points: int = 65_536
+    """How many places one request may hold."""
+
+    max_pending_points: int = 131_072
+    """How many places may wait for the model altogether; beyond that the answer is 503."""
+
+    max_body_bytes: int = 8 * 2**20
+    """How large a request's body may be."""
+
+    max_labels: int = 20_000
+    """How many labelled places a probe may be fitted on."""
+
+    rate: float = 1000.0
+    """Requests a second that one client may send, twice as many in one burst; 0 sets no limit."""
+
+    timeout_s: float = 60.0
+    """After so many seconds a request is answered with 503 whatever it was doing."""
+
+    body_timeout_s: float = 15.0
+    """After so many seconds a body that is still arriving is answered with 408."""
+
+    api_key: str | None = None
+    """What requests must carry (X-API-Key, a Bearer token or the page's cookie); None asks for nothing."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_points", "max_pending_points", "max_body_bytes", "max_labels"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("timeout_s", "body_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
+        if not self.rate >= 0:
+            raise ConfigError(f"rate is {self.rate}; it must be 0 (no limit) or more requests a second")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.strip()):
+            raise ConfigError("the API key must be plain ASCII text and not empty")
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """What the server has done so far; routes are named by their pattern, so that nobody can make up new labels."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._buckets: dict[str, list[int]] = {}
+        self._seconds: Counter[str] = Counter()
+        self._gauges: dict[str, tuple[str, str, Callable[[], float]]] = {}
+
+    def gauge(self, name: str, help_text: str, read: Callable[[], float], kind: str = "gauge") -> None:
+        """Add a number that is read whenever it is asked for."""
+        self._gauges[name] = (help_text, kind, read)
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Note a finished request."""
+        with self._lock:
+            self._requests[method, route, status] += 1
+            buckets = self._buckets.setdefault(route, [0] * (len(SECONDS) + 1))
+            buckets[bisect.bisect_left(SECONDS, seconds)] += 1
+            self._seconds[route] += seconds  # type: ignore[assignment] # a Counter adds up any number
+
+    def text(self) -> str:
+        """Everything, one sample a line."""
+        with self._lock:
+            return "\n".join((*self._request_lines(), *self._time_lines(), *self._gauge_lines())) + "\n"
+
+    def _request_lines(self) -> Iterator[str]:
+        yield "# HELP tessearth_requests_total Requests answered, by route and status."
+        yield "# TYPE tessearth_requests_total counter"
+        for (method, route, status), count in sorted(self._requests.items()):
+            yield f'tessearth_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
+
+    def _time_lines(self) -> Iterator[str]:
+        yield "# HELP tessearth_request_seconds Time to answer, by route."
+        yield "# TYPE tessearth_request_seconds histogram"
+        for route, buckets in sorted(self._buckets.items()):
+            total = 0
+            for bound, count in zip((*SECONDS, "+Inf"), buckets, strict=True):
+                total += count
+                yield f'tessearth_request_seconds_bucket{{route="{route}",le="{bound}"}} {total}'
+            yield f'tessearth_request_seconds_sum{{route="{route}"}} {self._seconds[route]:.6f}'
+            yield f'tessearth_request_seconds_count{{route="{route}"}} {total}'
+
+    def _gauge_lines(self) -> Iterator[str]:
+        for name, (help_text, kind, read) in sorted(self._gauges.items()):
+            yield f"# HELP {name} {help_text}"
+            yield f"# TYPE {name} {kind}"
+            yield f"{name} {read():g}"
+
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
