@@ -24,18 +24,18 @@ test-faults: ## the whole fault suite, many minutes: kills, full disks, turned b
 	@tools/setup dev
 	@$(BIN)/python -m pytest tests/faults
 
-fault-mutations: ## take every protection out in turn and see a test fail: benchmarks/results/fault_mutations.md
-	@tools/setup dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.mutations
-
-mutation: ## small faults put into encoder, objective and evaluation: how many do tests notice? (SAMPLE=40 SEED=4)
+mutation: ## small faults put into encoder, training and evaluation: how many do tests notice? (SAMPLE=40 SEED=4)
 	@tools/setup dev
 	@test -d build/mutation/cosmic_ray || $(BIN)/python -m pip install -q --no-warn-conflicts --target build/mutation cosmic-ray==8.7.0
 	@$(BIN)/python tools/mutation.py --sample $(or $(SAMPLE),40) --seed $(or $(SEED),4) --out benchmarks/results/mutation.md
 
 coverage: ## the lines of src that the tests reach, slow suites too: benchmarks/results/coverage.md (most of an hour)
 	@tools/setup dev
-	@$(BIN)/python tools/line_coverage.py
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@-OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 2 -m "not slow"
+	@-OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile -m slow
+	@$(BIN)/python -m coverage combine -q
+	@$(BIN)/python -m coverage report --format=markdown | tee benchmarks/results/coverage.md
 
 check: ## style, types and the direction of imports
 	@tools/setup dev
@@ -48,6 +48,9 @@ explorer: ## build the page of `tessearth explore` from web/ (needs Node 20)
 	@command -v npm > /dev/null || { echo "building the page needs Node 20 with npm" >&2; exit 2; }
 	@cd web && npm install --no-save --no-audit --no-fund --loglevel=error && npm run build
 	@PYTHONPATH=src python3 -c "from pathlib import Path; from tessearth.explorer import page; page.write_record(Path('web'))"
+
+house: ## size of the source by room: lines, files, long functions, importers, import chains
+	@python3 tools/house.py src
 
 figures: ## draw every figure of docs/figures from the shipped model (minutes)
 	@tools/setup dev
@@ -75,4 +78,4 @@ clean: ## remove the virtual environment and what tools left behind
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: audit coverage docs explorer figures fuzz help demo test test-slow test-faults fault-mutations mutation check constraints clean
+.PHONY: audit coverage docs explorer figures fuzz help demo test test-slow test-faults house mutation check constraints clean
