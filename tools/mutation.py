@@ -3,8 +3,8 @@
     make mutation [SAMPLE=40] [SEED=4]
 
 Mutants are cosmic-ray's, drawn at random. Each lies in a copy of the source, and the quick tests of its package run
-with that copy. A mutant is killed when a test fails or when the tests run for too long. One that changes nothing a caller
-could see counts as survived.
+with that copy. A mutant is killed when a test fails or when the tests run for too long. A mutant that changes nothing a
+caller could see counts as survived.
 """
 
 import argparse
