@@ -9,7 +9,7 @@ from demo_page import Page, progress
 from demo_sizes import PLACES, Size
 
 import tessearth
-from tessearth.embedding.databases import land_places, most_alike
+from tessearth.embedding.retrieval import land_places, most_alike
 from tessearth.labels import LABELS, prepare_labels
 from tessearth.plotting import Request, build_view, draw, draw_numbers, new_figure, read_trajectory
 from tessearth.plotting.paper import add_colour_bar

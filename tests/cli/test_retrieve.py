@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from tessearth import Embedder
-from tessearth.embedding.databases import land_places, most_alike
-from tessearth.embedding.retrieval import Retriever, read_database
+from tessearth.embedding.retrieval import Retriever, land_places, most_alike, read_database
 from tessearth.imagery.store import FeatureStore
 from tessearth.training.loop import pretrain
 from tests.cli.conftest import Command
@@ -42,13 +41,13 @@ def test_a_database_is_built_and_used(tessearth: Command, store: FeatureStore, m
     np.testing.assert_array_equal(database.values, store.components[store.training, 0].astype(np.float32))
 
     place = np.array([[48.8, 2.3]])
-    for options, mode in (((), "semantic"), (("--geodesic",), "geodesic")):
-        shown = tessearth("retrieve", "encode", out, 48.8, 2.3, "--model", model, *options)
+    for suffix, mode in (("range", "semantic"), ("range-geo", "geodesic")):
+        shown = tessearth("encode", 48.8, 2.3, "--model", f"{model}+{suffix}={out}")
         expected = Retriever(database, mode).encode(Embedder(model)(place), place)[0]  # type: ignore[arg-type]
         np.testing.assert_allclose(np.array(shown.out.split(), dtype=np.float32), expected, atol=1e-5)
     table = tmp_path / "t.csv"
     pd.DataFrame({"lat": [48.8], "lon": [2.3]}).to_csv(table, index=False)
-    done = tessearth("retrieve", "encode", out, "--input", table, "--output", tmp_path / "o.npy", "--model", model)
+    done = tessearth("encode", "--input", table, "--output", tmp_path / "o.npy", "--model", f"{model}+range={out}")
     assert done == (0, "", "")
     expected = Embedder(f"{model}+range={out}")(place)
     np.testing.assert_array_equal(np.load(tmp_path / "o.npy"), expected)
@@ -143,7 +142,7 @@ def test_a_mistake_is_one_clear_line(
         (*build, tmp_path, "--model", "wrap"): "is not a feature store",
         (*build, store.path, "--model", "wrap+range=d.npz"): "reads a database already",
         (*build, store.path, "--model", "warp"): "did you mean 'wrap'?",
-        ("retrieve", "encode", tmp_path / "wrap.npz", 1, 30, "--model", model): "it was built for another model",
+        ("encode", 1, 30, "--model", f"{model}+range={tmp_path / 'wrap.npz'}"): "it was built for another model",
         ("retrieve", "similar", 1, 30, "--model", "direct", "--database", tmp_path / "wrap.npz"): "another model's",
         ("retrieve", "similar", 1, 30, "--model", "wrap", "--count", 0): "count is 0",
         ("retrieve", "similar", 95, 200, "--model", "wrap"): "latitude lies between",

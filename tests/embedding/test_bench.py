@@ -25,7 +25,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_every_contestant_has_its_speed_and_ours_their_error(model: str) -> None:
     rows = {row.name: row for row in compare(Bench(model=model, places=500, threads=2, rounds=2))}
-    assert list(rows) == ["plain dense", "ours float32", "ours bfloat16", "ours int8", "wrap", "satclip"]
+    assert list(rows) == ["plain dense", "ours float32", "ours bfloat16", "wrap", "satclip"]
     assert rows["plain dense"].times_plain == 1
     assert rows["ours float32"].largest_error is not None
     assert rows["ours float32"].largest_error < 1e-5 < (rows["ours bfloat16"].largest_error or 0)

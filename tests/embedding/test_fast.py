@@ -9,15 +9,12 @@ import pytest
 import torch
 
 from tessearth import Embedder
-from tessearth.embedding.fast import cell_tables
 from tessearth.embedding.fast import cpu as fast
 from tessearth.embedding.fast import mixture as mixtures
-from tessearth.embedding.fast.block_threads import for_each_block
-from tessearth.embedding.fast.bounds import CubeCells
-from tessearth.embedding.fast.compact_head import CompactHead
-from tessearth.embedding.fast.cpu import FastVoronoi
-from tessearth.embedding.fast.grouping import FINEST, cells_along_curve, sort_places
-from tessearth.embedding.fast.head import fold
+from tessearth.embedding.fast import series as cell_tables
+from tessearth.embedding.fast.bounds import FINEST, CubeCells, cells_along_curve, sort_places
+from tessearth.embedding.fast.cpu import FastVoronoi, for_each_block
+from tessearth.embedding.fast.head import CompactHead, fold
 from tessearth.embedding.fast.mixture import Way
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
@@ -219,9 +216,3 @@ def test_working_memory_does_not_grow_with_the_places() -> None:
     embed(np.zeros((3 * embed.batch_size + 5, 2)))
     assert sizes == [embed.batch_size] * 3 + [5]
     assert embed.batch_size <= 2**16
-
-
-@pytest.mark.parametrize("options", [{"exact": True}, {"top_k": 3}])
-def test_int8_refuses_the_plain_path(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="int8 is for the fast path on a CPU"):
-        Embedder(tiny_encoder(dtype=torch.float32), precision="int8", **options)

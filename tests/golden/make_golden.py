@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from tests.reference import numpy_encoder as reference
 
 ROOT = Path(__file__).parents[2]
-WEIGHTS = ROOT / "src" / "tessearth" / "models" / "earth-small" / "model.safetensors"
+WEIGHTS = ROOT / "src" / "tessearth" / "zoo" / "shipped" / "earth-small" / "model.safetensors"
 GOLDEN = Path(__file__).with_name("earth-small.npz")
 STEP = 45.0
 """Degrees between the cells of the map that is part of the golden places."""

@@ -30,7 +30,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "bfloat16": {"precision": "bfloat16"},
     "exact float16": {"precision": "float16", "exact": True},
     "exact bfloat16": {"precision": "bfloat16", "exact": True},
-    "int8": {"precision": "int8"},
 }
 
 
@@ -42,8 +41,6 @@ def test_the_golden_file_is_what_the_equations_say(golden: Golden) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_library_agrees_in_every_precision(golden: Golden, name: str, device: str) -> None:
-    if device == "cuda" and name == "int8":
-        pytest.skip("int8 is for CPUs")
     options = OPTIONS[name]
     embedder = Embedder(MODEL, device=device, **options)
     golden.check(embedder(golden.latlon), options.get("precision", "float32"))
@@ -55,7 +52,7 @@ def test_one_by_one_agrees(golden: Golden, name: str) -> None:
     golden.check(np.stack([embedder(place) for place in golden.latlon]))
 
 
-@pytest.mark.parametrize("name", ["fast", "int8"])
+@pytest.mark.parametrize("name", ["fast", "bfloat16"])
 @pytest.mark.parametrize("count", [1, 5, 513])
 def test_using_an_embedder_changes_nothing_in_it(golden: Golden, name: str, count: int) -> None:
     """A block of a single place once shared its memory with the model."""

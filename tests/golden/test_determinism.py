@@ -21,7 +21,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "exact": {"exact": True},
     "float64": {"precision": "float64"},
     "bfloat16": {"precision": "bfloat16"},
-    "int8": {"precision": "int8"},
 }
 IN_A_NEW_PROCESS = """
 import hashlib, sys

@@ -70,7 +70,7 @@ def encode(
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = None,
-    precision: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16 or int8.")] = "float32",
+    precision: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
     runtime: Annotated[
         str | None, typer.Option(help="torch, or onnx for a file of `tessearth export` [default: by the model's name].")
     ] = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tessearth.cli.encode import EncodeCommand, encode, number
+from tessearth.cli.encode import EncodeCommand, number
 from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, JsonOption, ModelOption, warn_if_untrained
 from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError
@@ -49,9 +49,8 @@ def build(
 
     tessearth retrieve build --model runs/earth/best --store stores/earth --out earth.npz
     """
-    from tessearth.embedding.databases import build_database
     from tessearth.embedding.embedder import Embedder
-    from tessearth.embedding.retrieval import save_database
+    from tessearth.embedding.retrieval import build_database, save_database
     from tessearth.imagery.store import FeatureStore
     from tessearth.zoo.names import default_database, parse_name
 
@@ -76,28 +75,6 @@ def build(
     warn_if_untrained(model)
 
 
-@app.command("encode", cls=EncodeCommand)
-def encode_with(
-    database: Annotated[str, typer.Argument(metavar="DB.npz", help="The database to read.")],
-    lat: Annotated[str | None, typer.Argument(metavar="LAT", help="Latitude in degrees.")] = None,
-    lon: Annotated[str | None, typer.Argument(metavar="LON", help="Longitude in degrees.")] = None,
-    table: Annotated[
-        str | None, typer.Option("--input", help="csv, Parquet or GeoParquet of places; - is standard input.")
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="Where embeddings go: .npy, .npz, .parquet or .jsonl; - is standard output.")
-    ] = None,
-    geodesic: Annotated[bool, typer.Option("--geodesic", help="Weigh rows by how near they lie, too.")] = False,
-    model: ModelOption = DEFAULT_MODEL,
-    device: DeviceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Turn places into embeddings completed by a database: tessearth encode --model MODEL+range=DB.npz."""
-    suffix = "range-geo" if geodesic else "range"
-    named = f"{model}+{suffix}={database}"
-    encode(lat=lat, lon=lon, table=table, output=output, model=named, device=device, as_json=as_json)
-
-
 @app.command("similar", cls=EncodeCommand)
 def similar(
     lat: Annotated[str, typer.Argument(metavar="LAT", help="Latitude in degrees.")],
@@ -115,9 +92,8 @@ def similar(
 
     tessearth retrieve similar 48.8566 2.3522 --apart 1000
     """
-    from tessearth.embedding.databases import land_places, most_alike
     from tessearth.embedding.embedder import Embedder
-    from tessearth.embedding.retrieval import read_database
+    from tessearth.embedding.retrieval import land_places, most_alike, read_database
     from tessearth.sphere.coordinates import as_latlon
     from tessearth.zoo.names import find_database, parse_name
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tessearth.embedding.embedder import Embedder
-from tessearth.embedding.fast.precision import Precision
+from tessearth.embedding.fast.head import Precision
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.encoder.sites import LAND_SHARE
@@ -27,7 +27,7 @@ from tessearth.zoo.names import load_base
 PLAIN = "plain dense"
 PLAIN_BATCH = 4096
 """Places whose N x K weights are written at once by the dense form."""
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 RIVALS = ("geoclip", "harmonics-siren")
 COMPARED_PLACES = 2048
 """Places at which errors are measured against float64."""

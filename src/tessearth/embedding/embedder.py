@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from tessearth.devices import find_device
 from tessearth.embedding.engines import AnyEncoder, PlaceEncoder, RetrievedPlaces, VoronoiPlaces, build_place_encoder
-from tessearth.embedding.fast.precision import Precision
-from tessearth.embedding.place_batches import PlaceBatch, Places, read_places
+from tessearth.embedding.fast.head import Precision
 from tessearth.embedding.retrieval import Retriever, read_database
-from tessearth.embedding.transfer import Gatherer
+from tessearth.embedding.transfer import Gatherer, PlaceBatch, Places, read_places
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import angular_distance
@@ -81,13 +80,13 @@ class Embedder:
         exact: bool = False,
         places_expected: int = 0,
     ) -> None:
-        """Load a model by any name of `inference.named`, or take an encoder as it is (a copy is used).
+        """Load a model by any name of `zoo.names`, or take an encoder as it is (a copy is used).
 
         `device` is a GPU when there is one. Half `precision` applies to networks: to everything after the site mixture
-        or after a baseline's positional features; int8 is for Voronoi heads on a CPU. `top_k` keeps that many sites per
-        place. On a CPU a Voronoi encoder leaves out sites that provably weigh next to nothing (`assignment.EPSILON`);
-        `exact` computes every site's share as the formula is written. On a GPU a faster way takes seconds to prepare:
-        it is taken where `places_expected`, in all calls together, makes that worth while (tens of millions).
+        or after a baseline's positional features. `top_k` keeps that many sites per place. On a CPU a Voronoi encoder
+        leaves out sites that provably weigh next to nothing (`fast.bounds.EPSILON`); `exact` computes every share as
+        the formula is written. On a GPU a faster way takes seconds to prepare: it is taken where `places_expected`, in
+        all calls together, makes that worth while (tens of millions).
         """
         for option, value in (("batch_size", batch_size), ("top_k", top_k)):
             if value is not None and value < 1:

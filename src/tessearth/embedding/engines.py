@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from tessearth.embedding.fast import triton_kernels as kernels
 from tessearth.embedding.fast.cpu import FEW_PLACES, FastVoronoi
 from tessearth.embedding.fast.gpu import DeviceVoronoi, build_on_device
-from tessearth.embedding.fast.precision import Precision, network_dtype
-from tessearth.embedding.place_batches import PlaceBatch, Places
+from tessearth.embedding.fast.head import Precision, network_dtype
 from tessearth.embedding.retrieval import Retriever
+from tessearth.embedding.transfer import PlaceBatch, Places
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import fibonacci_lattice
@@ -33,8 +33,6 @@ AnyEncoder = SphericalVoronoiEncoder | LocationEncoder
 NUMBERS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 """Of the widest array held at once: 32 MB of float32 keeps a CPU's caches busy, a GPU wants more work per launch."""
 PROBED_PLACES = 256
-CALIBRATION_PLACES = 2048
-"""Spread over the sphere, by which a head is rounded to eight bits."""
 GPU_PLACES_WORTH_PREPARING = 2**25
 """The kernels of `fast_device` take about ten seconds to prepare, in which the plain path embeds 50 million places; and
 reading and writing tables is slower than either. Which way is taken must not depend on what was asked before."""
@@ -65,7 +63,7 @@ class PlaceEncoder(Protocol):
 
 
 class VoronoiPlaces:
-    """Embeds directions by sites; half precision and int8 apply to everything after the site mixture.
+    """Embeds directions by sites; half precision applies to everything after the site mixture.
 
     The mixture stays in float32 at least, because sharp sites need its digits. On a CPU, and on a GPU for very many,
     places go the fast way, equal to the plain one up to rounding; `exact`, float64 and `top_k` are computed the plain
@@ -84,8 +82,6 @@ class VoronoiPlaces:
         self.is_fast = (
             _has_fast_path(device, places_expected) and top_k is None and not exact and precision != "float64"
         )
-        if precision == "int8" and not (self.is_fast and device.type == "cpu"):
-            raise ConfigError("precision int8 is for the fast path on a CPU: leave out exact and top_k, use device cpu")
         self.encoder = _prepare_voronoi(encoder, device, precision)
         self.device, self.precision, self.top_k = device, precision, top_k
         self.dim = encoder.config.output_dim
@@ -126,10 +122,7 @@ class VoronoiPlaces:
             self._original = None
         if self.device.type != "cpu":
             return build_on_device(source, self.device, network_dtype(self.precision))
-        fast = FastVoronoi(source, self.precision)
-        if self.precision == "int8":
-            fast.calibrate(fibonacci_lattice(CALIBRATION_PLACES).float())
-        return fast
+        return FastVoronoi(source, self.precision)
 
     def identity(self) -> Iterator[bytes]:
         """The configuration, top_k and every tensor."""
@@ -144,8 +137,6 @@ class BaselinePlaces:
     """
 
     def __init__(self, encoder: LocationEncoder, device: torch.device, precision: Precision) -> None:
-        if precision == "int8":
-            raise ConfigError(f"precision int8 is for Voronoi encoders, and {_name(encoder)} is none: use float32")
         dtype = network_dtype(precision)
         if encoder.network is None and dtype.itemsize < 4:
             raise ConfigError(

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.embedding.databases import most_alike
+from tessearth.embedding.retrieval import most_alike
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.errors import UnknownNameError
 from tessearth.explorer.schemas import (

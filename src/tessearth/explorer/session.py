@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from tessearth.embedding.cache import EmbeddingCache, places_key
-from tessearth.embedding.databases import land_places
+from tessearth.embedding.retrieval import land_places
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.retrieval import read_npz
 from tessearth.encoder.model import SphericalVoronoiEncoder

@@ -11,11 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.embedding.fast import triton_kernels as kernels
-from tessearth.embedding.fast.bounds import EPSILON, AffineLogits, CubeCells, read_logits
-from tessearth.embedding.fast.cell_tables import CellTables
-from tessearth.embedding.fast.grouping import FINEST, cells_along_curve
+from tessearth.embedding.fast.bounds import EPSILON, FINEST, AffineLogits, CubeCells, cells_along_curve, read_logits
 from tessearth.embedding.fast.head import Folded, fold
-from tessearth.embedding.fast.series import evaluate_terms, series_degree, term_degrees
+from tessearth.embedding.fast.series import CellTables, evaluate_terms, series_degree, term_degrees
 from tessearth.embedding.fast.triton_kernels import MOST_TERMS, Halves, Shape
 from tessearth.encoder.head import ResidualBlock
 from tessearth.encoder.model import SphericalVoronoiEncoder

@@ -10,9 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tessearth.embedding.fast.bounds import EPSILON, AffineLogits, SiteLists
-from tessearth.embedding.fast.cell_tables import CellTable, CellTables
-from tessearth.embedding.fast.grouping import FINEST, SortedPlaces, cells_along_curve, fine_per_cell
+from tessearth.embedding.fast.bounds import (
+    EPSILON,
+    FINEST,
+    AffineLogits,
+    SiteLists,
+    SortedPlaces,
+    cells_along_curve,
+    fine_per_cell,
+)
+from tessearth.embedding.fast.series import CellTable, CellTables
 
 SIDES = (4, 8, 16, 32, 64)
 """Cells per edge of a cube's face that are considered, coarse to fine."""

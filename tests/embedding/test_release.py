@@ -5,9 +5,9 @@ import copy
 import numpy as np
 import pytest
 import torch
+from tools.release import principal_directions, put_summary_in_front_
 
 from tessearth import Embedder, SphericalVoronoiEncoder
-from tessearth.embedding.leading import principal_directions, put_summary_in_front_
 from tessearth.errors import ConfigError
 from tessearth.sphere.sampling import sample_land
 from tests.conftest import tiny_encoder
