@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from tessearth.embedding.cache import EmbeddingCache, places_key
-from tessearth.embedding.retrieval import land_places
 from tessearth.embedding.embedder import Embedder
-from tessearth.embedding.retrieval import read_npz
+from tessearth.embedding.retrieval import land_places, read_npz
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, DataError, MissingExtraError, TessearthError, UnknownNameError
 from tessearth.explorer.limits import ServeSettings
