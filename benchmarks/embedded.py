@@ -11,8 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tessearth.evaluation.report import build_report
-from tessearth.evaluation.report_markdown import to_markdown
+from tessearth.evaluation.report import build_report, to_markdown
 from tessearth.evaluation.runner import evaluate
 from tessearth.storage.files import write_bytes
 from tessearth.zoo.baselines import BASELINES

@@ -12,7 +12,7 @@ import tessearth
 from tessearth.embedding.retrieval import land_places, most_alike
 from tessearth.labels import LABELS, prepare_labels
 from tessearth.plotting import Request, build_view, draw, draw_numbers, new_figure, read_trajectory
-from tessearth.plotting.paper import add_colour_bar
+from tessearth.plotting.views import add_colour_bar
 from tessearth.zoo.shipped import MODELS, SHIPPED
 
 PARIS = list(PLACES).index("Paris")

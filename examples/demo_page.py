@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tessearth.cli.progress import Advance, work_progress
 from tessearth.errors import OutputError
-from tessearth.evaluation.report_html import STYLE
+from tessearth.evaluation.report import STYLE
 from tessearth.plotting import paper_style, save_figure
 from tessearth.storage.files import write_bytes
 

@@ -11,8 +11,8 @@ from demo_sizes import PLACES, TASKS, Size
 
 import tessearth
 from tessearth.evaluation import Task, build_probe, build_splits, check_task, evaluate, score
-from tessearth.evaluation.report_blocks import spoken_score
-from tessearth.evaluation.summary import ScoreTable, score_tables
+from tessearth.evaluation.report import spoken_score
+from tessearth.evaluation.results import ScoreTable, score_tables
 from tessearth.labels import LABELS, benchmark_path, load_benchmark, prepare_labels
 from tessearth.plotting import Predicted, Request, draw, new_figure
 from tessearth.storage.files import write_bytes

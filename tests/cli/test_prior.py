@@ -11,8 +11,7 @@ import pytest
 
 from tessearth.cli.prior import fit
 from tessearth.embedding.embedder import Embedder
-from tessearth.evaluation.geoprior import evaluate_prior
-from tessearth.evaluation.species_files import load_prior
+from tessearth.evaluation.geoprior import evaluate_prior, load_prior
 from tests.cli.conftest import Command
 from tests.evaluation.test_geoprior import simulate
 

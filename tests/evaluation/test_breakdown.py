@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tessearth.embedding import cache as cache_module
-from tessearth.evaluation.breakdown import NAMES, class_table, continent_table, find_continents
+from tessearth.evaluation.metrics import NAMES, class_table, continent_table, find_continents
 from tessearth.evaluation.runner import evaluate
 from tests.conftest import tiny_encoder
 from tests.evaluation.fabricate import class_task, number_task

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tessearth.errors import DataError
-from tessearth.evaluation.comparison import compare, student_quantile
+from tessearth.evaluation.results import compare, student_quantile
 from tests.evaluation.fabricate import results_of
 
 DRAWS = [0.50, 0.60, 0.40, 0.55, 0.45]

@@ -19,11 +19,14 @@ from tessearth.evaluation.geoprior import (
     evaluate_prior,
     fit_prior,
     in_blocks,
+    load_prior,
     prior_loss,
     ranks_of,
+    read_scores,
+    read_sightings,
+    save_prior,
 )
 from tessearth.evaluation.references import RandomFeatures
-from tessearth.evaluation.species_files import load_prior, read_scores, read_sightings, save_prior
 from tessearth.sphere.sampling import sample_sphere
 from tests.memory import PEAK
 
@@ -144,7 +147,7 @@ def write_inat(path: Path, rows: int = 40, **change: object) -> Path:
 
 
 def test_sightings_and_scores_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessearth.evaluation.species_files.SCORES_AT_ONCE", 7 * 9)
+    monkeypatch.setattr("tessearth.evaluation.geoprior.SCORES_AT_ONCE", 7 * 9)
     scores = np.random.default_rng(1).random((40, 7), dtype=np.float32)
     path = write_inat(tmp_path / "inat2018_val.npz", prediction=scores, lat=[np.nan, *range(39)])
     sightings = read_sightings(path)

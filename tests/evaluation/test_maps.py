@@ -17,7 +17,7 @@ from tessearth.evaluation.maps import (
     draw_maps,
     equal_earth,
 )
-from tessearth.evaluation.recorder import Prediction
+from tessearth.evaluation.runner import Prediction
 from tessearth.evaluation.tasks import Task
 from tests.evaluation.fabricate import PLACES, class_task, number_task
 

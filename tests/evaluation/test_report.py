@@ -13,13 +13,20 @@ from PIL import Image
 from tessearth.embedding import cache as cache_module
 from tessearth.evaluation import maps, report
 from tessearth.evaluation.maps import choose_view, draw_maps, equal_earth
-from tessearth.evaluation.recorder import Prediction
-from tessearth.evaluation.report import build_report, class_grid
-from tessearth.evaluation.report_blocks import Entry, Grid, Heading, Listing, Paragraph, spoken_score
-from tessearth.evaluation.report_html import to_html
-from tessearth.evaluation.report_markdown import to_markdown
+from tessearth.evaluation.report import (
+    Entry,
+    Grid,
+    Heading,
+    Listing,
+    Paragraph,
+    build_report,
+    class_grid,
+    spoken_score,
+    to_html,
+    to_markdown,
+)
 from tessearth.evaluation.results import Breakdown, ClassTable
-from tessearth.evaluation.runner import evaluate
+from tessearth.evaluation.runner import Prediction, evaluate
 from tessearth.evaluation.tasks import Task
 from tests.conftest import tiny_encoder
 from tests.evaluation.fabricate import PLACES, class_task, number_task, results_of

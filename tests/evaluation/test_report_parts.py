@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
-from tessearth.evaluation.report import build_report, class_grid
-from tessearth.evaluation.report_blocks import Entry, Grid, Heading, Listing, Paragraph
-from tessearth.evaluation.report_markdown import markdown_table
+from tessearth.evaluation.report import (
+    Entry,
+    Grid,
+    Heading,
+    Listing,
+    Paragraph,
+    build_report,
+    class_grid,
+    markdown_table,
+)
 from tessearth.evaluation.results import Breakdown, ClassTable, ContinentTable, Member, Model, Results, Skipped
 from tests.evaluation.fabricate import results_of
 

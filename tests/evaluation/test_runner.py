@@ -15,12 +15,11 @@ from tessearth.embedding.cache import EmbeddingCache, places_key
 from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, OutputError, TessearthError, UnknownNameError
 from tessearth.evaluation import report, runner
-from tessearth.evaluation.model_names import read_models, split_names
 from tessearth.evaluation.plan import build_plan, check_draw, name_tasks, rows_within
 from tessearth.evaluation.probes import build_probe
 from tessearth.evaluation.references import build_reference
 from tessearth.evaluation.results import Breakdown, Results, Skipped, read_results, to_json, write_results
-from tessearth.evaluation.runner import evaluate
+from tessearth.evaluation.runner import evaluate, read_models, split_names
 from tessearth.evaluation.splits import Split, build_splits
 from tessearth.evaluation.tasks import Task
 from tessearth.labels import LABELS
@@ -369,7 +368,7 @@ def test_continents_are_left_out_with_a_line_where_their_data_is_missing(monkeyp
     def missing(latlon: object) -> None:
         raise DataError("the land mask needs an optional part")
 
-    monkeypatch.setattr("tessearth.evaluation.recorder.find_continents", missing)
+    monkeypatch.setattr("tessearth.evaluation.runner.find_continents", missing)
     results = evaluate({"tiny": ENCODER}, [class_task()], ["20deg"])
     assert all(row.continents is None and row.classes is not None for row in results.breakdowns)
     expected = Skipped(reason="there is no breakdown by continent: the land mask needs an optional part")

@@ -9,11 +9,15 @@ import pytest
 import torch
 
 from tessearth.errors import DataError, UnknownNameError
-from tessearth.evaluation.geoprior import GeoPrior, PriorSettings, evaluate_prior, fit_prior, in_blocks
-from tessearth.evaluation.species_files import (
+from tessearth.evaluation.geoprior import (
+    GeoPrior,
+    PriorSettings,
     SavedPrior,
     Sightings,
+    evaluate_prior,
+    fit_prior,
     has_scores,
+    in_blocks,
     load_prior,
     read_scores,
     read_sightings,
@@ -109,7 +113,7 @@ def test_scores_may_be_numbers_of_any_width(tmp_path: Path, monkeypatch: pytest.
         (found,) = read_scores(write(tmp_path / "s.npz", prediction=scores.astype(dtype)))
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, scores.astype(dtype).astype(np.float32))
-    monkeypatch.setattr("tessearth.evaluation.species_files.SCORES_AT_ONCE", 2)  # fewer than a row has classes
+    monkeypatch.setattr("tessearth.evaluation.geoprior.SCORES_AT_ONCE", 2)  # fewer than a row has classes
     assert [block.shape for block in read_scores(tmp_path / "s.npz")] == [(1, 3)] * 6
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessearth.evaluation.summary import Cell, best_model, mark, score_tables, summarise
+from tessearth.evaluation.results import Cell, best_model, mark, score_tables, summarise
 from tests.evaluation.fabricate import results_of
 
 

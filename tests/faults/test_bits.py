@@ -14,8 +14,7 @@ from tessearth.embedding.cache import EmbeddingCache
 from tessearth.embedding.retrieval import read_database, save_database
 from tessearth.encoder.weights import read_weights, save
 from tessearth.errors import DataError, OutputError, TessearthError
-from tessearth.evaluation.geoprior import GeoPrior
-from tessearth.evaluation.species_files import load_prior, save_prior
+from tessearth.evaluation.geoprior import GeoPrior, load_prior, save_prior
 from tessearth.imagery.image_encoders import build_image_encoder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution
 from tessearth.imagery.store import FeatureStore

@@ -62,9 +62,9 @@ def evaluate(
 
     tessearth evaluate --models "mine:run0.safetensors|run1.safetensors" --task mine.csv:yield:regress --out report
     """
-    from tessearth.evaluation.model_names import split_names
     from tessearth.evaluation.results import read_results
     from tessearth.evaluation.runner import evaluate as run
+    from tessearth.evaluation.runner import split_names
 
     if out is None:
         raise ConfigError("say where the results go: --out DIR")
@@ -106,9 +106,8 @@ def compare(
 
 
 def _print_scores(results: "Results") -> None:
-    from tessearth.evaluation.report import score_grid
-    from tessearth.evaluation.report_blocks import BEATS
-    from tessearth.evaluation.summary import score_tables
+    from tessearth.evaluation.report import BEATS, score_grid
+    from tessearth.evaluation.results import score_tables
 
     marks = {"best": " *", "beats": f" {BEATS}"}
     for table in score_tables(results):
@@ -120,8 +119,8 @@ def _print_scores(results: "Results") -> None:
 
 
 def _print_differences(first: "Results", second: "Results") -> None:
-    from tessearth.evaluation.comparison import compare as find_differences
-    from tessearth.evaluation.report_blocks import NOTHING, spoken_score
+    from tessearth.evaluation.report import NOTHING, spoken_score
+    from tessearth.evaluation.results import compare as find_differences
 
     rows = find_differences(first, second)
     head = ("model", "task", "split", "probe", "first", "second", "difference", "must exceed", "the second is")

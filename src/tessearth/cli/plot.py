@@ -100,7 +100,7 @@ def plot(
 def _check(kind: str, out: str | None, dpi: int) -> Path:
     """Say what is wrong before anything is computed."""
     from tessearth.plotting import KINDS
-    from tessearth.plotting.paper import SUFFIXES, check_figure_path
+    from tessearth.plotting.views import SUFFIXES, check_figure_path
 
     KINDS[kind]
     if out is None:
@@ -134,7 +134,7 @@ def _view(projection: str | None, region: str | None, center: str | None) -> "Vi
 def _work_out(kind: str, request: "Request", *, task: str, models: str | None, table: str | None, also: Any) -> None:
     """What a figure needs beyond the model: predictions of probes, or scores."""
     if kind == "predictions":
-        from tessearth.evaluation.model_names import split_names
+        from tessearth.evaluation.runner import split_names
         from tessearth.figures.scores import predict
 
         names = [request.model, *(split_names(models) if models else [])]

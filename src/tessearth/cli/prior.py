@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tessearth.embedding.embedder import Embedder
-    from tessearth.evaluation.species_files import SavedPrior
+    from tessearth.evaluation.geoprior import SavedPrior
 
 app = typer.Typer(
     help="Learn where species occur, and help an image classifier with it.",
@@ -58,8 +58,7 @@ def fit(
     tessearth prior fit --model earth --table inat2018_train.npz --out inat.safetensors
     """
     from tessearth.embedding.embedder import Embedder
-    from tessearth.evaluation.geoprior import PriorSettings, fit_prior
-    from tessearth.evaluation.species_files import read_sightings, save_prior
+    from tessearth.evaluation.geoprior import PriorSettings, fit_prior, read_sightings, save_prior
 
     settings = PriorSettings(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed)
     sightings = read_sightings(table, column)
@@ -98,8 +97,7 @@ def evaluate(
 
     An npz with image scores (`prediction`) is judged both ways; a table without, by place alone.
     """
-    from tessearth.evaluation.geoprior import evaluate_prior
-    from tessearth.evaluation.species_files import has_scores, load_prior, read_sightings
+    from tessearth.evaluation.geoprior import evaluate_prior, has_scores, load_prior, read_sightings
 
     saved = load_prior(prior)
     sightings = read_sightings(table, column)
@@ -131,7 +129,7 @@ def draw(
     device: DeviceOption = None,
 ) -> None:
     """Draw where a species occurs, by the prior's score: higher is likelier, but sightings weigh 2048 in its fit."""
-    from tessearth.evaluation.species_files import load_prior
+    from tessearth.evaluation.geoprior import load_prior
     from tessearth.plotting.world_maps import check_map_path, world_grid, write_world_map
 
     check_map_path(out)
@@ -183,8 +181,7 @@ def _blocks(
     """Embeddings (NaN without a place), image scores and codes of the rows to judge, some at a time."""
     import numpy as np
 
-    from tessearth.evaluation.geoprior import SCORES_AT_ONCE
-    from tessearth.evaluation.species_files import read_scores
+    from tessearth.evaluation.geoprior import SCORES_AT_ONCE, read_scores
 
     species = len(saved.prior.bias)
     step = max(1, SCORES_AT_ONCE // species)

@@ -6,11 +6,10 @@ alone, so that every table shows what an encoder adds. `evaluate` runs all of th
 `compare` says which differences between two such results exceed their spread.
 """
 
-from tessearth.evaluation.comparison import Difference, compare
 from tessearth.evaluation.metrics import METRICS, PerClass, accuracy, per_class, r2, score
 from tessearth.evaluation.probes import PROBES, Probe, build_probe
 from tessearth.evaluation.references import REFERENCES, Reference, build_reference
-from tessearth.evaluation.results import Results, read_results, write_results
+from tessearth.evaluation.results import Difference, Results, compare, read_results, write_results
 from tessearth.evaluation.runner import evaluate
 from tessearth.evaluation.splits import SPLITS, Split, block_ids, build_splits, check_no_leak
 from tessearth.evaluation.tasks import TASKS, Task, check_task, load_task

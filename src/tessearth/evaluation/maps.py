@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.evaluation.recorder import Prediction
+from tessearth.evaluation.runner import Prediction
 from tessearth.labels.rings import outline_rings, world_rings
 from tessearth.packages import require
 

@@ -1,30 +1,190 @@
 """The report of an evaluation: the paper's tables, maps, breakdowns and all that was skipped, in Markdown and HTML."""
 
+import base64
+import html
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from tessearth.errors import MissingExtraError, OutputError
-from tessearth.evaluation.breakdown import NAMES
 from tessearth.evaluation.maps import draw_maps
-from tessearth.evaluation.recorder import Prediction
-from tessearth.evaluation.report_blocks import (
-    BEATS,
-    NOTHING,
-    Block,
-    Entry,
-    Figure,
-    Grid,
-    Heading,
-    Listing,
-    Paragraph,
-    spoken_score,
-)
-from tessearth.evaluation.report_html import to_html
-from tessearth.evaluation.report_markdown import to_markdown
-from tessearth.evaluation.results import Breakdown, Results
-from tessearth.evaluation.summary import Row, ScoreTable, best_model, score_tables
+from tessearth.evaluation.metrics import NAMES
+from tessearth.evaluation.results import Breakdown, Results, Row, ScoreTable, best_model, score_tables
+from tessearth.evaluation.runner import Prediction
 from tessearth.storage.files import write_bytes
+
+Emphasis = Literal["", "best", "second", "beats", "note"]
+
+
+class Heading(NamedTuple):
+    """The title (level 1), or that of a section (2) or a part (3)."""
+
+    level: int
+    text: str
+
+
+class Paragraph(NamedTuple):
+    """Plain text."""
+
+    text: str
+
+
+class Listing(NamedTuple):
+    """Lines of plain text, one below the other."""
+
+    items: tuple[str, ...]
+
+
+class Entry(NamedTuple):
+    """What stands in a table."""
+
+    text: str
+    emphasis: Emphasis = ""
+
+
+class Grid(NamedTuple):
+    """A table: the first column names the row."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    words: bool = False
+    """Whether its columns hold words rather than numbers."""
+
+
+class Figure(NamedTuple):
+    """A picture."""
+
+    name: str
+    """Of its file, such as "10deg-koppen.png"."""
+    caption: str
+    png: bytes
+
+
+Block = Heading | Paragraph | Listing | Grid | Figure
+
+BEATS = "†"
+"""Follows the score of a reference that beats every encoder."""
+NOTHING = "-"
+
+
+def spoken_score(metric: str, mean: float | None, spread: float | None = None) -> str:
+    """Accuracy in percent, R2 as it is: "77.8 ± 0.4", "0.946"."""
+    if mean is None:
+        return NOTHING
+    factor, digits = (100, 1) if metric == "accuracy" else (1, 3)
+    shown = round(mean * factor, digits) + 0.0  # a rounded -0.0 becomes 0.0
+    return f"{shown:.{digits}f}" + ("" if spread is None else f" ± {spread * factor:.{digits}f}")
+
+
+MARKDOWN: dict[Emphasis, str] = {"": "{}", "best": "**{}**", "second": "*{}*", "beats": f"{{}} {BEATS}", "note": "*{}*"}
+
+
+def to_markdown(blocks: Sequence[Block], figures: str) -> str:
+    """The report's text; its figures lie in the folder `figures` beside it."""
+    return "\n\n".join(_markdown_block(block, figures) for block in blocks) + "\n"
+
+
+def markdown_table(grid: Grid) -> str:
+    """A table with bars; words and the first column to the left, numbers to the right."""
+    lines = [grid.head, tuple("---" if grid.words or column == 0 else "---:" for column in range(len(grid.head)))]
+    rows = [tuple(_markdown_entry(entry) for entry in row) for row in grid.rows]
+    return "\n".join(f"| {' | '.join(map(_escape, line))} |" for line in [*lines, *rows])
+
+
+def _markdown_block(block: Block, figures: str) -> str:
+    match block:
+        case Heading(level, text):
+            return f"{'#' * level} {text}"
+        case Paragraph(text):
+            return text
+        case Listing(items):
+            return "\n".join(f"- {item}" for item in items)
+        case Grid():
+            return markdown_table(block)
+        case Figure(name, caption, _):
+            return f"![{caption}]({figures}/{name})"
+
+
+def _markdown_entry(entry: Entry) -> str:
+    return MARKDOWN[entry.emphasis].format(entry.text) if entry.text else ""
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #ffffff; --line: #d5d5d5; --soft: #f4f4f2; --quiet: #666; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --paper: #16181b; --line: #3a3d42; --soft: #1f2226; --quiet: #a0a0a0; }
+}
+body { margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: var(--ink); background: var(--paper);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
+th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+thead th { background: var(--soft); } tbody th { font-weight: normal; }
+.words th, .words td { text-align: left; white-space: normal; vertical-align: top; }
+.second, .note { font-style: italic; } .best { font-weight: bold; } .note, .beats sup { color: var(--quiet); }
+figure { margin: 1.5rem 0; } figure img { max-width: 100%; background: #ffffff; border-radius: 4px; }
+figcaption { color: var(--quiet); }
+"""
+HTML: dict[Emphasis, str] = {
+    "": "{}",
+    "best": "<b>{}</b>",
+    "second": "<i>{}</i>",
+    "beats": f"{{}}<sup>{BEATS}</sup>",
+    "note": "{}",
+}
+
+
+def to_html(blocks: Sequence[Block]) -> str:
+    """The whole page."""
+    title = next((block.text for block in blocks if isinstance(block, Heading)), "Report")
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
+    )
+    body = "\n".join(_html_block(block) for block in blocks)
+    head += f"<style>{STYLE}</style>"
+    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{body}\n</body>\n</html>\n'
+
+
+def _html_block(block: Block) -> str:
+    match block:
+        case Heading(level, text):
+            return f"<h{level}>{html.escape(text)}</h{level}>"
+        case Paragraph(text):
+            return f"<p>{html.escape(text)}</p>"
+        case Listing(items):
+            return f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
+        case Grid():
+            return _table(block)
+        case Figure(_, caption, png):
+            said = html.escape(caption)
+            source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            return f'<figure><img src="{source}" alt="{said}"><figcaption>{said}</figcaption></figure>'
+
+
+def _table(grid: Grid) -> str:
+    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in grid.head)
+    rows = "\n".join(f"<tr>{_row(row)}</tr>" for row in grid.rows)
+    style = ' class="words"' if grid.words else ""
+    table = f"<table{style}><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
+    return f'<div class="wide">{table}</div>'
+
+
+def _row(row: Sequence[Entry]) -> str:
+    first, *others = row
+    return _html_entry(first, "th", ' scope="row"') + "".join(_html_entry(entry, "td") for entry in others)
+
+
+def _html_entry(entry: Entry, tag: str, attribute: str = "") -> str:
+    style = f' class="{entry.emphasis}"' if entry.emphasis else ""
+    return f"<{tag}{attribute}{style}>{HTML[entry.emphasis].format(html.escape(entry.text))}</{tag}>"
+
 
 MAPS = "maps"
 EXTREMES = 5

@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.labels.table import Kind
@@ -202,3 +203,265 @@ def _check_references(results: Results) -> Results:
         if not 0 <= member < members.get(row.model, 0) or row.task not in tasks:
             raise ConfigError(f"row {number} is of model {row.model!r}, member {member}, task {row.task!r}: not listed")
     return results
+
+
+Runs = Mapping[tuple[int, str], float]
+"""Scores of one model on one task by member and draw."""
+Mark = Literal["", "best", "second", "beats"]
+
+CLASS_MEAN = ("koppen", "country")
+REGRESSION_MEAN = ("temperature", "elevation", "rain", "population")
+"""The tasks whose means summarise a model in the paper's tables."""
+
+
+class Cell(NamedTuple):
+    """A mean over draws and members, and how far apart they lie."""
+
+    mean: float
+    spread: float | None
+    """The standard deviation (n - 1): of the members' means when there are several, else of the draws; None for one."""
+    runs: int
+    """Over how many members, or draws, the spread is."""
+
+
+class Column(NamedTuple):
+    """One task, or the mean of several."""
+
+    title: str
+    tasks: tuple[str, ...]
+    metric: str
+
+
+class Row(NamedTuple):
+    """One model."""
+
+    label: str
+    reference: bool
+    members: int
+    cells: tuple[Cell | None, ...]
+    marks: tuple[Mark, ...]
+
+
+class ScoreTable(NamedTuple):
+    """The paper's table for one split and one probe."""
+
+    split: str
+    probe: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    """Encoders, then references."""
+
+
+def score_tables(results: Results) -> list[ScoreTable]:
+    """One table for every split and probe."""
+    index = index_scores(results)
+    splits = dict.fromkeys(row.split for row in results.scores)
+    probes = dict.fromkeys(row.probe for row in results.scores if row.probe != OWN_PROBE)
+    return [_table(results, index, split, probe) for split in splits for probe in probes]
+
+
+def index_scores(results: Results) -> dict[tuple[str, str, str, str], dict[tuple[int, str], float]]:
+    """Scores by model, task, split and probe, each a mapping of member and draw to the score."""
+    found: dict[tuple[str, str, str, str], dict[tuple[int, str], float]] = {}
+    for row in results.scores:
+        found.setdefault((row.model, row.task, row.split, row.probe), {})[row.member, row.draw] = row.score
+    return found
+
+
+def summarise(runs: Runs) -> Cell | None:
+    """The mean of all runs, and their spread."""
+    if not runs:
+        return None
+    values = list(member_means(runs).values())
+    if len(values) == 1:
+        values = list(runs.values())
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return Cell(statistics.fmean(values), spread, len(values))
+
+
+def member_means(runs: Runs) -> dict[int, float]:
+    """Each member's mean over its draws."""
+    members = dict.fromkeys(member for member, _ in runs)
+    return {number: statistics.fmean(v for (member, _), v in runs.items() if member == number) for number in members}
+
+
+def best_model(results: Results) -> str | None:
+    """The encoder with the best mean rank over all tasks, splits and probes it shares with the others.
+
+    The first in the results' order of several.
+    """
+    ranks: dict[str, list[int]] = {model.label: [] for model in results.models if not model.reference}
+    for table in score_tables(results):
+        for number, column in enumerate(table.columns):
+            cells = [(row.label, row.cells[number]) for row in table.rows if not row.reference]
+            if len(column.tasks) > 1:
+                continue
+            for label, cell in cells:
+                better = sum(other.mean > cell.mean for _, other in cells if other and cell) if cell else len(cells)
+                ranks[label].append(better)
+    ranked = {label: statistics.fmean(values) for label, values in ranks.items() if values}
+    return min(ranked, key=lambda label: ranked[label]) if ranked else None
+
+
+def mark(rows: Sequence[tuple[bool, Cell | None]]) -> list[Mark]:
+    """Best and second of the encoders in a column; references compete with nobody, but are marked where they beat all.
+
+    Each row is whether it is a reference, and its cell. Equal means share a mark; one encoder alone gets none.
+    """
+    means = sorted({cell.mean for reference, cell in rows if cell and not reference}, reverse=True)
+    several = sum(1 for reference, cell in rows if cell and not reference) > 1
+    marks: list[Mark] = []
+    for reference, cell in rows:
+        if cell is None or not means:
+            marks.append("")
+        elif reference:
+            marks.append("beats" if cell.mean > means[0] else "")
+        else:
+            places: dict[float, Mark] = {means[0]: "best"} if several else {}
+            places |= {means[1]: "second"} if len(means) > 1 else {}
+            marks.append(places.get(cell.mean, ""))
+    return marks
+
+
+def _table(results: Results, index: Mapping[tuple[str, str, str, str], Runs], split: str, probe: str) -> ScoreTable:
+    tasks = {key[1] for key in index if key[2] == split and key[3] in (probe, OWN_PROBE)}
+    columns = _columns(results, tasks)
+    cells = {
+        model.label: tuple(_cell(index, model, column, split, probe) for column in columns) for model in results.models
+    }
+    models = [model for model in results.models if any(cells[model.label])]
+    marks = [mark([(model.reference, cells[model.label][i]) for model in models]) for i in range(len(columns))]
+    rows = [
+        Row(model.label, model.reference, len(model.members), cells[model.label], tuple(of[n] for of in marks))
+        for n, model in enumerate(models)
+    ]
+    return ScoreTable(split, probe, columns, tuple(sorted(rows, key=lambda row: row.reference)))
+
+
+def _columns(results: Results, tasks: set[str]) -> tuple[Column, ...]:
+    """A column for every task, and the means of the tasks that summarise a model where all of them are there."""
+    single = [Column(card.name, (card.name,), card.metric) for card in results.tasks if card.name in tasks]
+    means = [("class mean", CLASS_MEAN, "accuracy"), ("regression mean", REGRESSION_MEAN, "R2")]
+    kinds = {card.name: card.metric for card in results.tasks if card.name in tasks}
+    several = [Column(*mean) for mean in means if all(kinds.get(task) == mean[2] for task in mean[1])]
+    return (*single, *several)
+
+
+def _cell(
+    index: Mapping[tuple[str, str, str, str], Runs], model: Model, column: Column, split: str, probe: str
+) -> Cell | None:
+    """The mean over the column's tasks, run by run, so that the spread is that of the mean."""
+    own = OWN_PROBE if model.reference else probe
+    parts = [index.get((model.label, task, split, own), {}) for task in column.tasks]
+    shared = [run for run in parts[0] if all(run in part for part in parts)]
+    return summarise({run: statistics.fmean(part[run] for part in parts) for run in shared})
+
+
+Verdict = Literal["higher", "lower", "within the spread", "no spread known", "not the same task"]
+
+STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t, the 97.5 % quantile for 1, 2, ... degrees of freedom."""
+NORMAL = 1.96
+
+
+class Difference(NamedTuple):
+    """One model on one task and split, in both results."""
+
+    model: str
+    task: str
+    split: str
+    probe: str
+    metric: str
+    first: float
+    second: float
+    difference: float
+    """Second minus first."""
+    bound: float | None
+    """What it must exceed to count."""
+    paired: bool
+    """Whether it is a mean over draws that both sides have, and only those."""
+    verdict: Verdict
+    """What the second is, compared with the first."""
+
+
+def compare(first: Results, second: Results) -> list[Difference]:
+    """Every model, task, split and probe that both results have, in the order of the first."""
+    one, other = index_scores(first), index_scores(second)
+    shared = [key for key in one if key in other]
+    if not shared:
+        raise DataError("the two results share no model under the same label, task, split and probe")
+    ratio = _test_shares(first.scores) | _test_shares(second.scores)
+    cards = {card.name: card for card in second.tasks}
+    return [
+        compare_runs(key, one[key], other[key], ratio[key[1], key[2]], (first.task(key[1]), cards[key[1]]))
+        for key in shared
+    ]
+
+
+def compare_runs(
+    key: tuple[str, str, str, str], first: Runs, second: Runs, ratio: float, cards: tuple[TaskCard, TaskCard]
+) -> Difference:
+    """One row; `ratio` is tested rows to learned ones."""
+    common = {draw for _, draw in first} & {draw for _, draw in second}
+    if paired := bool(common):
+        first, second = ({run: value for run, value in runs.items() if run[1] in common} for runs in (first, second))
+    means = [statistics.fmean(member_means(runs).values()) for runs in (first, second)]
+    difference = means[1] - means[0]
+    bound = _bound(first, second, paired, ratio)
+    same = all(getattr(cards[0], name) == getattr(cards[1], name) for name in ("kind", "rows", "classes"))
+    return Difference(
+        *key, cards[0].metric, means[0], means[1], difference, bound, paired, _verdict(difference, bound, same)
+    )
+
+
+def student_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t; past the table the first terms of its expansion in 1 / freedom,
+
+    z + (z^3 + z) / (4 n) + (5 z^5 + 16 z^3 + 3 z) / (96 n^2), with z = 1.96.
+    """
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    z = NORMAL
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _bound(first: Runs, second: Runs, paired: bool, ratio: float) -> float | None:
+    """How large a difference must be to count; None without any spread to tell it by."""
+    one, other = (_draw_means(runs) for runs in (first, second))
+    differences = [other[draw] - value for draw, value in one.items()] if paired else []
+    samples = [differences] if paired else [list(one.values()), list(other.values())]
+    seeds = [list(member_means(runs).values()) for runs in (first, second)]
+    parts = [(values, 1 / len(values) + ratio) for values in samples if min(map(len, samples)) > 1]
+    parts += [(values, 1 / len(values)) for values in seeds if len(values) > 1]
+    if not parts:
+        return None
+    error = math.sqrt(sum(statistics.variance(values) * factor for values, factor in parts))
+    return student_quantile(min(len(values) for values, _ in parts) - 1) * error
+
+
+def _verdict(difference: float, bound: float | None, same: bool) -> Verdict:
+    if not same:
+        return "not the same task"
+    if bound is None:
+        return "no spread known"
+    if abs(difference) <= bound:
+        return "within the spread"
+    return "higher" if difference > 0 else "lower"
+
+
+def _draw_means(runs: Runs) -> dict[str, float]:
+    draws = dict.fromkeys(draw for _, draw in runs)
+    return {name: statistics.fmean(value for (_, draw), value in runs.items() if draw == name) for name in draws}
+
+
+def _test_shares(scores: Sequence[Score]) -> dict[tuple[str, str], float]:
+    """Tested rows to learned ones by task and split; 0 where fewer are learned from, whose draws hardly overlap."""
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in scores:
+        test, train = sums.get((row.task, row.split), (0, 0))
+        sums[row.task, row.split] = test + row.test_rows, train + row.train_rows
+    return {key: test / train if test <= train else 0.0 for key, (test, train) in sums.items()}

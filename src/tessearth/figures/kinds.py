@@ -11,9 +11,8 @@ from tessearth.figures.records import find_run, read_metrics, read_trajectory
 from tessearth.figures.request import Request
 from tessearth.plotting import curves, places, sites, tokens
 from tessearth.plotting.ground import land_at
-from tessearth.plotting.paper import COLUMN_CM, PAGE_CM, add_colour_bar, new_figure
 from tessearth.plotting.tiles import read_tiles, tile_km
-from tessearth.plotting.views import Floats, Pixels, View
+from tessearth.plotting.views import COLUMN_CM, PAGE_CM, Floats, Pixels, View, add_colour_bar, new_figure
 from tessearth.registry import Registry
 from tessearth.sphere.geometry import fibonacci_lattice
 from tessearth.sphere.voronoi_cells import build_cells

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError
 from tessearth.figures.records import STORE, Score, find_run
-from tessearth.plotting.paper import COLUMN_CM, new_figure
 from tessearth.plotting.sites import SHARE
-from tessearth.plotting.views import Floats, Pixels, View
+from tessearth.plotting.views import COLUMN_CM, Floats, Pixels, View, new_figure
 
 Array = npt.NDArray[Any]
 

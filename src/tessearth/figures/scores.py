@@ -8,8 +8,8 @@ from tessearth.devices import find_device
 from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError
 from tessearth.evaluation.metrics import METRICS, score
-from tessearth.evaluation.model_names import read_models
-from tessearth.evaluation.probing import Outcome, Sides, run_probe
+from tessearth.evaluation.probes import Outcome, Sides, run_probe
+from tessearth.evaluation.runner import read_models
 from tessearth.evaluation.splits import Split, build_splits
 from tessearth.evaluation.tasks import Task, load_task
 from tessearth.plotting import Predicted, Score

@@ -16,11 +16,10 @@ from tessearth.plotting.animation import animate_migration
 from tessearth.plotting.colours import Components, fit_components
 from tessearth.plotting.curves import draw_losses, draw_performance, draw_retrieval
 from tessearth.plotting.ground import draw_ground
-from tessearth.plotting.paper import new_figure, paper_style, save_figure
 from tessearth.plotting.places import draw_classes, draw_embeddings, draw_numbers
 from tessearth.plotting.sites import draw_cells, draw_migration, draw_sharpness, draw_site_embeddings, draw_sites
 from tessearth.plotting.tokens import draw_token_map, draw_token_use, measure_token_use
-from tessearth.plotting.views import REGIONS, View, build_view
+from tessearth.plotting.views import REGIONS, View, build_view, new_figure, paper_style, save_figure
 
 __all__ = [
     "KINDS",

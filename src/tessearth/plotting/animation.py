@@ -11,9 +11,8 @@ from tessearth.figures.records import Trajectory
 from tessearth.packages import require
 from tessearth.plotting.colours import END, START
 from tessearth.plotting.ground import draw_ground
-from tessearth.plotting.paper import check_figure_path, new_figure
 from tessearth.plotting.sites import SHARE, check_positions, moved_km, sample_sites, to_latlon
-from tessearth.plotting.views import Floats, View
+from tessearth.plotting.views import Floats, View, check_figure_path, new_figure
 from tessearth.storage.files import write_bytes
 
 SUFFIXES = (".gif",)

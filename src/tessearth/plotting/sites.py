@@ -10,8 +10,7 @@ from tessearth.errors import ConfigError, DataError
 from tessearth.packages import require
 from tessearth.plotting.colours import END, SHARPNESS, START, fit_components
 from tessearth.plotting.ground import draw_ground, fade_sea, land_at, show_pixels
-from tessearth.plotting.paper import add_colour_bar
-from tessearth.plotting.views import Floats, View
+from tessearth.plotting.views import Floats, View, add_colour_bar
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, latlon_to_xyz, xyz_to_latlon
 from tessearth.sphere.voronoi_cells import Cells, build_cells
 
