@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeVar
 from tessearth.errors import ConfigError
 
 Settings = TypeVar("Settings")
+Kind = Literal["classify", "regress"]
+"""Whether a target is a class or a number; it lives here, where naming it loads neither pyarrow nor label data."""
 
 LARGEST = 2**63 - 1
 """Whole numbers have 64 bits, as in TOML; Python's own could be too long to print."""

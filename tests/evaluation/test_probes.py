@@ -10,8 +10,8 @@ from tessearth.errors import ConfigError, DataError, UnknownNameError
 from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, per_class, probes, r2
 from tessearth.evaluation.probes import MlpProbe, vote
 from tessearth.evaluation.references import InverseDistance, RandomFeatures
-from tessearth.labels.table import Kind
 from tessearth.ridge import ALPHAS
+from tessearth.settings import Kind
 from tessearth.sphere.geometry import EARTH_RADIUS_KM
 from tessearth.sphere.sampling import sample_sphere
 

@@ -117,8 +117,7 @@ def test_code_in_a_file_is_refused_and_never_run(tmp_path: Path, read: Callable[
 
 
 def test_a_compressed_csv_without_an_end_of_line_is_not_unpacked(tmp_path: Path) -> None:
-    from tessearth.storage.labelled_tables import read_labelled
-    from tessearth.storage.tables import LONGEST_LINE, open_points
+    from tessearth.storage.tables import LONGEST_LINE, open_points, read_labelled
 
     path = tmp_path / "bomb.csv.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:

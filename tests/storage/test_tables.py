@@ -16,8 +16,7 @@ import pytest
 from tessearth.bulk.outputs import open_writer, output_format
 from tessearth.errors import OutputError, TableError
 from tessearth.storage import tables
-from tessearth.storage.geoparquet import decode_points
-from tessearth.storage.tables import open_points
+from tessearth.storage.tables import decode_points, open_points
 
 FRAME = pd.DataFrame(
     {"id": [7, 8, 9], "lat": [48.8566, -1.2921, 64.1], "lon": [2.3522, 36.8219, -179.99], "name": ["Paris", "N, B", ""]}

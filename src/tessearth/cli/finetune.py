@@ -11,7 +11,7 @@ from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tessearth.labels.table import Kind
+    from tessearth.settings import Kind
 
 
 def finetune(
@@ -95,7 +95,7 @@ def predict(
 
 
 def _parse(table: str) -> "tuple[str, str, Kind | None]":
-    from tessearth.labels.table import Kind
+    from tessearth.settings import Kind
 
     kinds = typing.get_args(Kind)
     path, column, *kind = table.rsplit(":", 2 if table.rpartition(":")[2] in kinds else 1) if ":" in table else ("", "")

@@ -11,7 +11,7 @@ from tessearth.errors import DataError
 from tessearth.evaluation.results import ClassTable, ContinentTable
 from tessearth.evaluation.tasks import Task
 from tessearth.labels import country_continents, prepare_labels
-from tessearth.labels.table import Kind
+from tessearth.settings import Kind
 
 Array = npt.NDArray[Any]
 

@@ -20,7 +20,6 @@ from tessearth.errors import ConfigError, DataError, TessearthError
 from tessearth.evaluation import metrics
 from tessearth.evaluation.splits import Split
 from tessearth.evaluation.tasks import Task
-from tessearth.labels.table import Kind
 from tessearth.registry import Registry
 from tessearth.ridge import (
     ALPHAS,
@@ -30,6 +29,7 @@ from tessearth.ridge import (
     fit_ridge_classifier,
     fit_ridge_regression,
 )
+from tessearth.settings import Kind
 
 Array = npt.NDArray[Any]
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from tessearth.errors import ConfigError, DataError
 from tessearth.evaluation import metrics
 from tessearth.evaluation.probes import RidgeProbe, vote
-from tessearth.labels.table import Kind
 from tessearth.packages import require
 from tessearth.registry import Registry
+from tessearth.settings import Kind
 from tessearth.sphere.coordinates import as_places
 from tessearth.sphere.geometry import latlon_to_xyz
 

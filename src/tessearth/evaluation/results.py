@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.labels.table import Kind
-from tessearth.settings import from_plain
+from tessearth.settings import Kind, from_plain
 from tessearth.storage.files import write_bytes
 
 SCHEMA = 1

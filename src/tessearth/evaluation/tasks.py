@@ -19,12 +19,11 @@ import torch
 from tessearth.errors import ConfigError, DataError, TableError, UnknownNameError
 from tessearth.evaluation.splits import Split
 from tessearth.labels import LABELS, LabelTable, load_benchmark, read_benchmark
-from tessearth.labels.table import Kind
 from tessearth.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
-from tessearth.settings import did_you_mean
+from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere.geometry import fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
 from tessearth.sphere.sampling import sample_sphere
-from tessearth.storage.labelled_tables import PANDAS_BLANK, Labelled, column_names, read_labelled
+from tessearth.storage.tables import PANDAS_BLANK, Labelled, column_names, read_labelled
 
 Floats = npt.NDArray[np.float64]
 

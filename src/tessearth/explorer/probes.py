@@ -11,8 +11,8 @@ from tessearth.evaluation import metrics
 from tessearth.evaluation.probes import RidgeProbe
 from tessearth.evaluation.splits import block_ids
 from tessearth.explorer.schemas import PredictRequest, Score
-from tessearth.labels.table import Kind
 from tessearth.ridge import RidgeFit, fit_ridge_classifier, fit_ridge_regression
+from tessearth.settings import Kind
 from tessearth.sphere.coordinates import Floats
 
 Array = npt.NDArray[Any]

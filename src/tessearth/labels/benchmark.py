@@ -11,7 +11,8 @@ from tessearth.labels.housing import load_housing
 from tessearth.labels.places import Values, land_places, sphere_places
 from tessearth.labels.prepared import Arrays, Prepared, load_prepared, prepared_path, read_prepared
 from tessearth.labels.sources import SOURCES
-from tessearth.labels.table import LABELS, Codes, Kind, describe_labels, prepare_labels
+from tessearth.labels.table import LABELS, Codes, describe_labels, prepare_labels
+from tessearth.settings import Kind
 
 BENCHMARK_COUNT = 40_000
 BENCHMARK_SEED = 0

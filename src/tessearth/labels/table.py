@@ -12,10 +12,10 @@ from tessearth.labels import climate, countries, population
 from tessearth.labels.places import Values
 from tessearth.labels.sources import describe_source
 from tessearth.registry import Registry
+from tessearth.settings import Kind
 from tessearth.sphere.coordinates import as_latlon
 from tessearth.sphere.land import is_land
 
-Kind = Literal["classify", "regress"]
 Codes = npt.NDArray[np.int64]
 
 

@@ -1,27 +1,33 @@
-"""Tables of places, read a batch at a time: csv (plain or compressed), Parquet, GeoParquet; from a file or a pipe."""
+"""Tables of places: csv (plain or compressed), Parquet, GeoParquet; from a file or a pipe.
+
+`open_points` reads places a batch at a time; `read_labelled` reads a whole table of places with one target column.
+"""
 
 import contextlib
 import csv
 import gzip
 import io
+import json
 import shutil
 import sys
 import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
 from tessearth.errors import CoordinateError, TableError
-from tessearth.settings import did_you_mean
+from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere.coordinates import Floats, check_latlon, find_columns, warn_of_radians
-from tessearth.storage.geoparquet import decode_points, geometry_column
 
 ROWS_AT_ONCE = 16_384
 BUFFERED_BYTES = 2**20
@@ -32,8 +38,23 @@ header of a page claims, and makes room for it."""
 LONGEST_LINE = 2**20
 """Characters; the rows of a csv are limited to as many bytes by its reader."""
 STANDARD_STREAM = "-"
+PARQUET = b"PAR1"
+"""The first bytes of a Parquet file."""
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
 """What the readers raise for a damaged file; a name that is no UTF-8 is a ValueError."""
+
+POINT = 1
+# Extended WKB sets these bits for Z, M and an SRID; ISO WKB adds 1000, 2000 or 3000 for Z, M and both.
+_HAS_Z, _HAS_M, _HAS_SRID = 0x80000000, 0x40000000, 0x20000000
+
+BLANK = ("", "nan", "NaN", "null")
+"""What a missing value looks like in anybody's table."""
+PANDAS_BLANK = (
+    *BLANK,
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
+    *("NULL", "None", "n/a"),
+)
+"""What pandas takes for missing, which the published numbers were computed with (an ecoregion's biome can be "N/A")."""
 
 
 class PointBatch(NamedTuple):
@@ -105,7 +126,7 @@ def _open_table(file: IO[bytes], name: str, lat: str | None, lon: str | None, ke
     if not head:
         raise TableError("the file is empty")
     try:
-        return (_open_parquet if head == b"PAR1" else _open_csv)(file, name, lat, lon, keep)
+        return (_open_parquet if head == PARQUET else _open_csv)(file, name, lat, lon, keep)
     except (CoordinateError, TableError):
         raise
     except UNREADABLE as error:
@@ -282,3 +303,221 @@ def _check_some_rows(rows: int) -> None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def geometry_column(schema: pa.Schema) -> str | None:
+    """The primary geometry column that a Parquet file's metadata names, after checking that it holds degrees."""
+    raw = (schema.metadata or {}).get(b"geo")
+    if raw is None:
+        return None
+    try:
+        described = json.loads(raw)
+        name: str = described["primary_column"]
+        crs = dict(described["columns"][name]).get("crs", "OGC:CRS84")
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise TableError("the GeoParquet metadata cannot be read") from None
+    if name not in schema.names:
+        raise TableError(f"the GeoParquet metadata names the geometry {name!r}, and there is no such column")
+    _check_degrees(crs, name)
+    return name
+
+
+def decode_points(column: pa.Array, name: str, first_row: int) -> Floats:
+    """Latitude and longitude, (N, 2), of a column of points: well-known binary, or a struct of x and y."""
+    if column.null_count:
+        row = first_row + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+        raise TableError(f"row {row}: column {name!r} is empty")
+    if pa.types.is_struct(column.type):
+        return _decode_struct(column, name)
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        raise TableError(f"column {name!r} is {column.type}, neither well-known binary nor a struct of x and y")
+    return _decode_wkb(column, name, first_row)
+
+
+def _decode_struct(column: pa.Array, name: str) -> Floats:
+    try:
+        x, y = (np.asarray(column.field(axis).cast(pa.float64()), dtype=np.float64) for axis in ("x", "y"))
+    except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise TableError(f"column {name!r} is {column.type}, not a struct of numbers x and y") from None
+    return np.stack((y, x), axis=-1)
+
+
+def _decode_wkb(column: pa.Array, name: str, first_row: int) -> Floats:
+    """Two-dimensional little-endian points all at once, anything else one by one."""
+    values = column.to_pylist()
+    if all(len(value) == 21 for value in values) and len(values):
+        packed = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(-1, 21)
+        if (packed[:, :5] == (1, POINT, 0, 0, 0)).all():
+            lonlat = np.ascontiguousarray(packed[:, 5:]).view("<f8")
+            return np.ascontiguousarray(lonlat[:, ::-1], dtype=np.float64)
+    points = [_decode_one(value, name, first_row + i) for i, value in enumerate(values)]
+    return np.array(points, dtype=np.float64).reshape(-1, 2)
+
+
+def _decode_one(value: bytes, name: str, row: int) -> tuple[float, float]:
+    order = "<" if value[:1] == b"\x01" else ">"
+    kind = int(np.frombuffer(value, f"{order}u4", 1, 1)[0]) if len(value) >= 5 else 0
+    flags, plain = kind & 0xF0000000, kind & 0x0FFFFFFF
+    if len(value) < (25 if flags & _HAS_SRID else 21):
+        raise TableError(f"row {row}: column {name!r} holds no point in well-known binary")
+    if plain % 1000 != POINT or plain > 3001:
+        raise TableError(f"row {row}: column {name!r} holds a shape that is not a point; take centroids first")
+    start = 9 if flags & _HAS_SRID else 5
+    lon, lat = np.frombuffer(value, f"{order}f8", 2, start)
+    return float(lat), float(lon)
+
+
+def _check_degrees(crs: Any, name: str) -> None:
+    """Longitude and latitude in degrees: OGC:CRS84 (also the default) or EPSG:4326, whose order GeoParquet fixes."""
+    if crs is None or crs == "OGC:CRS84":
+        return
+    identifier = crs.get("id") if isinstance(crs, dict) else None
+    known = (
+        f"{identifier.get('authority')}:{identifier.get('code')}" if isinstance(identifier, dict) else "no known one"
+    )
+    if known not in ("OGC:CRS84", "EPSG:4326"):
+        spoken = crs.get("name", known) if isinstance(crs, dict) else str(crs)
+        raise TableError(f"column {name!r} is in {spoken}, not in degrees: reproject it to EPSG:4326 first")
+
+
+class Labelled(NamedTuple):
+    """The rows of a table that have a target."""
+
+    latlon: Floats
+    """Checked degrees, (N, 2)."""
+    target: npt.NDArray[Any]
+    """Codes of `classes` or numbers, (N,)."""
+    kind: Kind
+    classes: tuple[str, ...]
+    """Names in the order of their codes (sorted); empty for numbers."""
+    dropped: int
+    """How many rows had no target."""
+
+
+def read_labelled(
+    path: str | PathLike[str],
+    target: str,
+    kind: Kind | None = None,
+    *,
+    lat: str | None = None,
+    lon: str | None = None,
+    blank: Sequence[str] = BLANK,
+) -> Labelled:
+    """Read places and one column; without a kind, a column of numbers is a regression and any other a classification.
+
+    Coordinates come from the columns named or from those of the usual names (Parquet: also from a GeoParquet geometry).
+    """
+    places, column = (_read_parquet if _is_parquet(path) else _read_csv)(path, target, lat, lon)
+    column, known = _blank_to_null(column, blank)
+    if not known.any():
+        raise TableError(f"{path}: column {target!r} is empty in all {len(known)} rows")
+    column, places = column.filter(pa.array(known)), places[known]
+    numbers = _numbers_or_none(column)
+    if kind == "regress" and numbers is None:
+        raise TableError(f"{path}: column {target!r} holds {_first_text(column)!r}, not a number; give it as :classify")
+    if numbers is not None and kind != "classify":
+        if not np.isfinite(numbers).all():
+            raise TableError(f"{path}: column {target!r} holds infinite values")
+        return Labelled(places, numbers, "regress", (), int((~known).sum()))
+    names, codes = np.unique(np.array(_as_text(column), dtype=object), return_inverse=True)
+    return Labelled(places, codes.astype(np.int64), "classify", tuple(names), int((~known).sum()))
+
+
+def column_names(path: str | PathLike[str]) -> list[str]:
+    """The columns of a csv file, from its first line."""
+    try:
+        with (
+            (gzip.open if str(path).endswith(".gz") else open)(path, "rb") as binary,
+            io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text,
+        ):
+            return next(csv.reader(csv_lines(text)), [])
+    except FileNotFoundError:
+        raise TableError(f"{path}: there is no such file") from None
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):
+        raise TableError(f"{path}: neither csv in UTF-8 nor Parquet") from None
+
+
+def _read_csv(path: str | PathLike[str], target: str, lat: str | None, lon: str | None) -> tuple[Floats, pa.Array]:
+    """All three columns as text first, so that a column's type is known from all its rows, not from the first ones."""
+    names = column_names(path)
+    _check_column(path, target, names)
+    try:
+        wanted = [*find_columns(names, lat, lon), target]
+        options = pa.csv.ConvertOptions(
+            include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
+        )
+        table = pa.csv.read_csv(str(path), convert_options=options).combine_chunks()
+        places = np.stack([_coordinate(table[name], name) for name in wanted[:2]], axis=-1)
+        return check_latlon(places, first_row=1), _one_chunk(table[target])
+    except (CoordinateError, TableError, pa.ArrowInvalid, OSError) as error:
+        raise TableError(f"{path}: {(str(error).splitlines() or ['cannot be read'])[0]}") from None
+
+
+def _read_parquet(path: str | PathLike[str], target: str, lat: str | None, lon: str | None) -> tuple[Floats, pa.Array]:
+    with open_points(str(path), lat=lat, lon=lon, keep=None) as points:
+        _check_column(path, target, points.schema.names)
+    with open_points(str(path), lat=lat, lon=lon, keep=[target]) as points:
+        batches = list(points.batches)
+    column = pa.chunked_array([batch.rows.column(target) for batch in batches])
+    return np.concatenate([batch.latlon for batch in batches]), _one_chunk(column)
+
+
+def _is_parquet(path: str | PathLike[str]) -> bool:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(4) == PARQUET
+    except FileNotFoundError:
+        raise TableError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
+def _check_column(path: str | PathLike[str], target: str, names: Sequence[str]) -> None:
+    if target not in names:
+        raise TableError(f"{path}: there is no column {target!r}{did_you_mean(target, names)}")
+
+
+def _coordinate(column: pa.ChunkedArray, name: str) -> Floats:
+    numbers: Floats | None = _numbers_or_none(pc.utf8_trim_whitespace(_one_chunk(column)))
+    if numbers is None:
+        raise TableError(f"column {name!r} holds {_first_text(column)!r}, not a number")
+    return numbers
+
+
+def _blank_to_null(column: pa.Array, blank: Sequence[str]) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """The column with text trimmed, and which of its rows hold something."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = pc.utf8_trim_whitespace(column)
+        missing = pc.or_(pc.is_null(column), pc.is_in(column, value_set=pa.array(blank, column.type)))
+    elif pa.types.is_floating(column.type):
+        missing = pc.is_nan(column)
+    else:
+        missing = pc.is_null(column)
+    known = ~pc.fill_null(missing, True).to_numpy(zero_copy_only=False).astype(bool)
+    return column, known
+
+
+def _numbers_or_none(column: pa.Array) -> Floats | None:
+    """The column as float64, or None when any of it is something else."""
+    if pa.types.is_boolean(column.type):
+        return None
+    try:
+        return np.asarray(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _as_text(column: pa.Array) -> list[str]:
+    return [str(value) for value in column.to_pylist()]
+
+
+def _first_text(column: pa.Array | pa.ChunkedArray) -> str:
+    """The first value that is no number."""
+    return next(value for value in _as_text(column) if _numbers_or_none(pa.array([value])) is None)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    chunk = column.combine_chunks()
+    return chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk

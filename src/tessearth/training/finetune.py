@@ -20,12 +20,11 @@ from torch import Tensor
 
 from tessearth.devices import find_device
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.labels.table import Kind
-from tessearth.settings import from_plain
+from tessearth.settings import Kind, from_plain
 from tessearth.sphere.coordinates import as_latlon
 from tessearth.sphere.sampling import split_places
 from tessearth.storage.files import locked_folder, write_bytes
-from tessearth.storage.labelled_tables import Labelled, read_labelled
+from tessearth.storage.tables import Labelled, read_labelled
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, embed_places
 from tessearth.training.label_head import Judged, LabelHead, Rows, fit_ridge_
 from tessearth.training.location_side import TrainableEncoder, side_of

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import DataError, WeightsError
-from tessearth.labels.table import Kind
+from tessearth.settings import Kind
 from tessearth.sphere.coordinates import as_latlon
 from tessearth.storage.files import write_bytes
 from tessearth.storage.sealed import read_sealed_tensors, seal_tensors

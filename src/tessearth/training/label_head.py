@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.labels.table import Kind
+from tessearth.settings import Kind
 from tessearth.training.linear_start import ridges
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)

@@ -77,7 +77,7 @@ def prepare(folder: Path) -> Prepared:
     from tessearth import Embedder
     from tessearth.bulk.cluster import ModelChoice
     from tessearth.bulk.tables import TableJob, encode_in_one_go
-    from tessearth.storage.labelled_tables import read_labelled
+    from tessearth.storage.tables import read_labelled
     from tests.fuzz.surfaces.models import small_encoder
 
     torch.set_num_threads(1)
