@@ -20,8 +20,8 @@ from tessearth import Embedder
 from tessearth.evaluation.references import RandomFeatures
 from tessearth.labels import read_benchmark
 from tessearth.storage.files import write_bytes
+from tessearth.training.model import PositionWaves
 from tessearth.training.objective import ObjectiveConfig
-from tessearth.training.position_waves import PositionWaves
 
 DRAWS = {"random": (7,), "10deg": (7, 8, 9, 10, 11, 12)}
 

@@ -43,7 +43,7 @@ from tessearth.training.loop import pretrain
 from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.training.recipe import Recipe, SitesRecipe, TrainingRecipe
-from tessearth.training.sites import build_encoder
+from tessearth.training.start import build_encoder
 from tessearth.training.step import Stepper, numerics
 
 TABLE_SITES, TABLE_BATCHES = (1024, 4096, 16384), (1596, 6384, 25536)

@@ -21,7 +21,7 @@ from tessearth import SphericalVoronoiEncoder, evaluate
 from tessearth.encoder.weights import load_weights
 from tessearth.storage.files import write_bytes
 from tessearth.training.location_side import TrainableEncoder
-from tessearth.training.recipe_files import read_recipe
+from tessearth.training.recipe import read_recipe
 from tessearth.training.start import build_start
 
 SPLITS = ("random", "10deg")

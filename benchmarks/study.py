@@ -40,8 +40,7 @@ from tessearth.labels import read_benchmark
 from tessearth.ridge import fit_ridge_classifier, fit_ridge_regression
 from tessearth.settings import from_plain
 from tessearth.training.loop import pretrain
-from tessearth.training.recipe import Recipe
-from tessearth.training.recipe_files import read_recipe
+from tessearth.training.recipe import Recipe, read_recipe
 
 CLASS, NUMBER = ("koppen", "country"), ("temperature", "elevation", "rain", "population")
 CHOOSING, REPORTING = {"random": (7,), "10deg": (7, 8)}, {"random": (42, 43, 44), "10deg": (42, 43, 44, 45, 46)}

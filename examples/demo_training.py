@@ -17,7 +17,7 @@ from tessearth.labels import LABELS, benchmark_path, load_benchmark, prepare_lab
 from tessearth.plotting import Predicted, Request, draw, new_figure
 from tessearth.storage.files import write_bytes
 from tessearth.training.loop import pretrain
-from tessearth.training.recipe_files import read_recipe
+from tessearth.training.recipe import read_recipe
 
 MODELS_COMPARED = ("earth", "earth-small", "smoke", "untrained")
 KEPT = ("recipe.toml", "environment.json", "metrics.jsonl", "trajectories.npz", "weights/best.safetensors")

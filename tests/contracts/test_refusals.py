@@ -20,7 +20,7 @@ from tessearth.imagery.sources.tile_stores import FolderTiles, MBTiles, UrlTiles
 from tessearth.plotting.curves import draw_retrieval
 from tessearth.registry import Registry
 from tessearth.storage.foreign_weights import tensors_in
-from tessearth.training.processes import choose_device
+from tessearth.training.loop import choose_device
 from tessearth.training.recipe import SitesRecipe, TrainingRecipe
 from tessearth.zoo.published import csp, satclip
 from tests.evaluation.fabricate import number_task

@@ -23,8 +23,7 @@ from tessearth.sphere.land import _read_prepared as read_land
 from tessearth.sphere.sampling import sample_sphere
 from tessearth.storage.files import write_sealed
 from tessearth.storage.jobs import Part, Parts, write_part
-from tessearth.training.finetuned import FineTuned, load_finetuned
-from tessearth.training.label_head import LabelHead
+from tessearth.training.finetuned import FineTuned, LabelHead, load_finetuned
 from tessearth.training.run_folder import Checkpoint, RunFolder, Trajectory
 from tessearth.zoo.baselines import build_baseline, load_baseline, save_baseline
 from tests.conftest import tiny_encoder

@@ -22,7 +22,7 @@ def values_of(package: str) -> list[type]:
     ]
 
 
-@pytest.mark.parametrize("package", ["encoder", "objective", "evaluation"])
+@pytest.mark.parametrize("package", ["encoder", "training", "evaluation"])
 def test_values_are_given_by_name_and_stay_as_they_are(package: str) -> None:
     kinds = values_of(package)
     assert kinds
@@ -36,7 +36,7 @@ def test_values_are_given_by_name_and_stay_as_they_are(package: str) -> None:
         assert not hasattr(blank, "__dict__"), kind
 
 
-@pytest.mark.parametrize("package", ["encoder", "objective", "evaluation"])
+@pytest.mark.parametrize("package", ["encoder", "training", "evaluation"])
 def test_every_argument_can_be_said_by_name(package: str) -> None:
     found = importlib.import_module(f"tessearth.{package}")
     for part in pkgutil.iter_modules(found.__path__):

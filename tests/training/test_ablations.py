@@ -14,7 +14,7 @@ from tessearth.encoder.sites import start_sites
 from tessearth.encoder.weights import load_weights, read_weights, save
 from tessearth.imagery.recipe import RECIPE_FOLDERS
 from tessearth.training.loop import pretrain
-from tessearth.training.recipe_files import read_recipe
+from tessearth.training.recipe import read_recipe
 from tests.conftest import tiny_encoder
 
 TOY = (

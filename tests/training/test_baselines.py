@@ -14,8 +14,7 @@ from tessearth.training.location_side import BaselineSide, side_of
 from tessearth.training.loop import pretrain
 from tessearth.training.model import Moments, PretrainingModel
 from tessearth.training.objective import ObjectiveConfig
-from tessearth.training.recipe import BaselineRecipe, Recipe
-from tessearth.training.recipe_files import read_recipe
+from tessearth.training.recipe import BaselineRecipe, Recipe, read_recipe
 from tessearth.training.run_folder import read_run_recipe
 from tessearth.zoo.baselines import BASELINES, build_baseline, load_baseline
 from tests.training.fabricate import toy_recipe

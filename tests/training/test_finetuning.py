@@ -15,12 +15,17 @@ from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError, OutputError, TableError, WeightsError
 from tessearth.sphere.sampling import sample_sphere, split_places
 from tessearth.training.finetune import finetune
-from tessearth.training.finetuned import FineTuned, load_finetuned
-from tessearth.training.label_head import PENALTIES, LabelHead, Rows, fit_ridge_
+from tessearth.training.finetuned import (
+    PENALTIES,
+    FineTuned,
+    LabelHead,
+    Rows,
+    fit_ridge_,
+    load_finetuned,
+    predict_table,
+)
 from tessearth.training.loop import pretrain
-from tessearth.training.predictions import predict_table
-from tessearth.training.recipe import Recipe
-from tessearth.training.recipe_files import read_recipe
+from tessearth.training.recipe import Recipe, read_recipe
 from tessearth.zoo.baselines import build_baseline, load_baseline
 from tessearth.zoo.shipped import load
 from tests.conftest import tiny_encoder

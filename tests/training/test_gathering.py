@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.training.terms import contrastive
+from tessearth.training.objective import contrastive
 from tests.processes import run_processes
 
 PAIRS = 12

@@ -12,10 +12,17 @@ from tessearth.errors import ConfigError, DataError
 from tessearth.training.data import BatchOrder, TrainingData
 from tessearth.training.location_side import written_out_logits
 from tessearth.training.model import PretrainingModel
-from tessearth.training.optimiser import GROUP_OF, GROUPS, build_optimiser, group_of
 from tessearth.training.recipe import SitesRecipe, TrainingRecipe
-from tessearth.training.schedule import count_steps, learning_rate, warmup_steps
-from tessearth.training.sites import cluster_sites, k_means
+from tessearth.training.start import cluster_sites, k_means
+from tessearth.training.step import (
+    GROUP_OF,
+    GROUPS,
+    build_optimiser,
+    count_steps,
+    group_of,
+    learning_rate,
+    warmup_steps,
+)
 from tests.conftest import tiny_encoder
 from tests.training.fabricate import fabricate_store, toy_recipe
 
@@ -31,7 +38,7 @@ def read(path: Path, **changes: object) -> TrainingData:
 
 def build_model(data: TrainingData, **changes: object) -> PretrainingModel:
     recipe = toy_recipe(**changes)  # type: ignore[arg-type]
-    from tessearth.training.sites import build_encoder
+    from tessearth.training.start import build_encoder
 
     generator = torch.Generator().manual_seed(0)
     return PretrainingModel(

@@ -7,8 +7,8 @@ import torch
 
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
+from tessearth.training.model import PositionWaves
 from tessearth.training.objective import ObjectiveConfig
-from tessearth.training.position_waves import PositionWaves
 
 OBJECTIVE = ObjectiveConfig(distillation=30.0, position=0.3, position_degrees=6)
 

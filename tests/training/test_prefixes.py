@@ -11,8 +11,8 @@ from tessearth.training.data import TrainingData
 from tessearth.training.loop import pretrain
 from tessearth.training.model import Moments, PretrainingModel
 from tessearth.training.objective import ObjectiveConfig, Sides, distillation_by_width, total_loss
-from tessearth.training.optimiser import group_of
 from tessearth.training.recipe import GroupRecipe, GroupsRecipe
+from tessearth.training.step import group_of
 from tests.conftest import tiny_encoder
 from tests.training.fabricate import toy_recipe
 

@@ -8,8 +8,7 @@ import pytest
 from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.imagery.recipe import RECIPE_FOLDERS
 from tessearth.settings import from_plain
-from tessearth.training.recipe import Recipe
-from tessearth.training.recipe_files import first_difference, read_recipe, to_toml
+from tessearth.training.recipe import Recipe, first_difference, read_recipe, to_toml
 
 
 def shipped() -> list[str]:

@@ -23,8 +23,7 @@ from tessearth.imagery.store import FeatureStore
 from tessearth.storage import files
 from tessearth.training.loop import NonFiniteLossError, pretrain
 from tessearth.training.model import PretrainingModel
-from tessearth.training.recipe import Recipe
-from tessearth.training.recipe_files import read_recipe
+from tessearth.training.recipe import Recipe, read_recipe
 from tessearth.training.run_folder import RunFolder, read_run_recipe
 from tests.training.fabricate import fabricate_store, toy_recipe
 

@@ -10,8 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.training.objective import TERMS, ObjectiveConfig, Sides, total_loss
-from tessearth.training.terms import alignment, contrastive, distillation, reconstruction
+from tessearth.training.objective import (
+    TERMS,
+    ObjectiveConfig,
+    Sides,
+    alignment,
+    contrastive,
+    distillation,
+    reconstruction,
+    total_loss,
+)
 
 
 def unit(*shape: int, seed: int = 0) -> Tensor:

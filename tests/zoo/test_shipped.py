@@ -9,7 +9,7 @@ import pytest
 import tessearth
 from tessearth.imagery.sources import SOURCES
 from tessearth.ridge import fit_ridge_classifier, fit_ridge_regression
-from tessearth.training.recipe_files import read_recipe
+from tessearth.training.recipe import read_recipe
 from tessearth.zoo.shipped import SHIPPED
 
 LIMITS = {"earth": 16_000_000, "earth-small": 2_000_000}

@@ -85,8 +85,7 @@ def predict(
 ) -> None:
     """Predict a label at every place of a table."""
     from tessearth.devices import find_device
-    from tessearth.training.finetuned import load_finetuned
-    from tessearth.training.predictions import predict_table
+    from tessearth.training.finetuned import load_finetuned, predict_table
 
     tuned = load_finetuned(run, find_device(device))
     with work_progress("predicting", "rows") as advance:

@@ -37,7 +37,7 @@ def pretrain(
     Several GPUs: torchrun --nproc-per-node 2 -m tessearth pretrain paper --out runs/paper
     """
     from tessearth.training.loop import pretrain as train
-    from tessearth.training.recipe_files import read_recipe
+    from tessearth.training.recipe import read_recipe
 
     loaded = read_recipe(recipe, changes or [])
     with work_progress("looking at places") as looking, work_progress("training", "steps") as advance:

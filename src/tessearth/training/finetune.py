@@ -25,13 +25,11 @@ from tessearth.sphere.coordinates import as_latlon
 from tessearth.sphere.sampling import split_places
 from tessearth.storage.files import locked_folder, write_bytes
 from tessearth.storage.tables import Labelled, read_labelled
-from tessearth.training.finetuned import HEAD, METRICS, FineTuned, embed_places
-from tessearth.training.label_head import Judged, LabelHead, Rows, fit_ridge_
+from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_
 from tessearth.training.location_side import TrainableEncoder, side_of
-from tessearth.training.optimiser import group_of
-from tessearth.training.processes import StopRequest
+from tessearth.training.loop import StopRequest
 from tessearth.training.recipe import GroupsRecipe
-from tessearth.training.schedule import learning_rate
+from tessearth.training.step import group_of, learning_rate
 from tessearth.zoo.names import load_base
 
 MISSING = ("None", "nan", "")

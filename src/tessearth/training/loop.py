@@ -1,29 +1,104 @@
-"""`pretrain`: from a recipe and a feature store to a run folder with trained weights."""
+"""`pretrain`: from a recipe and a feature store to a run folder; one process, or several started by torchrun."""
 
+import contextlib
 import dataclasses
 import math
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.store import FeatureStore
 from tessearth.imagery.store_builder import build_store
 from tessearth.training.data import Batch, TrainingData
-from tessearth.training.linear_start import PLACES, fit_image_side_
 from tessearth.training.location_side import side_of
 from tessearth.training.metrics import retrieval, token_statistics
 from tessearth.training.model import PretrainingModel
-from tessearth.training.objective import distillation_by_width, total_loss
-from tessearth.training.processes import StopRequest, choose_device, process_group, wait_for_all
-from tessearth.training.recipe import Recipe
-from tessearth.training.recipe_files import first_difference, read_recipe
+from tessearth.training.objective import distillation_by_width, is_distributed, total_loss
+from tessearth.training.recipe import Recipe, first_difference, read_recipe
 from tessearth.training.run_folder import STORE, Checkpoint, RunFolder, Trajectory
-from tessearth.training.start import build_start
+from tessearth.training.start import FITTED_PLACES, build_start, fit_image_side_
 from tessearth.training.step import Stepper, numerics
+
+
+def choose_device(device: str | None) -> torch.device:
+    """The device asked for, else a GPU when there is one; under torchrun each process has its own."""
+    try:
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ConfigError(f"there is no device {device!r}; it is cpu, cuda or such as cuda:0") from None
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device {device!r} was asked for, but torch sees no GPU here; leave it out, or say cpu")
+        index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
+        chosen = torch.device("cuda", index)
+        torch.cuda.set_device(chosen)
+    elif chosen.type != "cpu":
+        raise ConfigError(f"training runs on cpu and cuda, not on {device!r}")
+    return chosen
+
+
+@contextlib.contextmanager
+def process_group(device: torch.device) -> Iterator[int]:
+    """Join the processes torchrun started, if it did; the number of this one."""
+    started_here = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
+    if started_here:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield dist.get_rank() if is_distributed() else 0
+    finally:
+        if started_here:
+            dist.destroy_process_group()
+
+
+def wait_for_all() -> None:
+    """Come back when every process has called this."""
+    if is_distributed():
+        dist.barrier()
+
+
+class StopRequest:
+    """Ctrl-C or a polite kill, remembered until a step is over; a second one is obeyed at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen while the block runs; only a program's main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def agreed(self, device: torch.device, *, now: bool) -> bool:
+        """Whether to stop; several processes must all do so at the same step, so they only ask each other `now`."""
+        if not is_distributed():
+            return self.asked
+        if not now:
+            return False
+        asked = torch.tensor(float(self.asked), device=device)
+        dist.all_reduce(asked, dist.ReduceOp.MAX)
+        return bool(asked)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
 
 Progress = Callable[[int, int, float], None]
 """Called with the steps taken, their number in all, and the loss."""
@@ -108,7 +183,7 @@ class _Run:
         model = PretrainingModel(encoder, self.data.moments, recipe.objective, recipe.training, generator)
         self.model = model.to(device, self.dtype).train()
         if recipe.start_from is not None:
-            fit_image_side_(self.model, self.data.some_training(PLACES))
+            fit_image_side_(self.model, self.data.some_training(FITTED_PLACES))
         self.stepper = Stepper(self.model, self.data, recipe.training)
         self.held_out = self.data.held_out(recipe.training.evaluate_places)
         self.best: float | None = None

@@ -32,8 +32,7 @@ from tessearth.settings import from_plain
 from tessearth.storage.files import atomic_write, locked_folder, remove_unfinished, write_bytes
 from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
 from tessearth.training.location_side import TrainableEncoder, save_encoder
-from tessearth.training.recipe import Recipe
-from tessearth.training.recipe_files import first_difference, to_toml
+from tessearth.training.recipe import Recipe, first_difference, to_toml
 from tessearth.version import __version__
 
 RECIPE, ENVIRONMENT, METRICS, CHECKPOINT = "recipe.toml", "environment.json", "metrics.jsonl", "checkpoint.safetensors"

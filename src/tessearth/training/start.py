@@ -1,15 +1,31 @@
-"""The encoder a run begins with: fresh or from weights, ours or a published one."""
+"""The encoder a run begins with: fresh or from weights, ours or a published one.
+
+Sites start on a lattice or on the clusters of another encoder's embeddings. `centre_` removes what all places have in
+common. With site embeddings as small as the paper's, mixed by the dozens, the norm's output is mostly the projection's
+bias and the tokens' mean; a quarter to a half of the head's units are then off at every place and get no gradient.
+"""
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from tessearth.embedding.embedder import Embedder
+from tessearth.encoder.head import ResidualBlock
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.sites import SiteStart, start_sites
+from tessearth.encoder.voronoi import EMBEDDING_SPREAD
 from tessearth.errors import ConfigError
+from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.sphere.sampling import sample_land
+from tessearth.training.data import Batch
 from tessearth.training.location_side import TrainableEncoder
-from tessearth.training.recipe import Recipe
-from tessearth.training.sites import build_encoder
+from tessearth.training.model import PretrainingModel
+from tessearth.training.recipe import Recipe, SitesRecipe
 from tessearth.zoo.baselines import LocationEncoder, build_baseline
 from tessearth.zoo.names import load_base
 
@@ -47,3 +63,184 @@ def _description(encoder: TrainableEncoder) -> dict[str, Any]:
         plain = {"encoder": encoder.config.to_dict()}
     described: dict[str, Any] = json.loads(json.dumps(plain))
     return described
+
+
+ROWS_AT_ONCE = 8192
+
+
+def build_encoder(recipe: Recipe, generator: torch.Generator) -> SphericalVoronoiEncoder:
+    """An encoder with random weights, in training mode."""
+    positions: SiteStart | list[Tensor]
+    if recipe.sites.start == "clusters":
+        counts = [tessellation.num_sites for tessellation in recipe.encoder.tessellations]
+        positions = cluster_sites(recipe.sites, counts, recipe.training.seed)
+    else:
+        positions = recipe.sites.start
+    encoder = SphericalVoronoiEncoder(recipe.encoder, sites=positions, generator=generator)
+    if recipe.sites.spread != EMBEDDING_SPREAD:
+        for voronoi in encoder.voronois():
+            voronoi.embeddings.data *= recipe.sites.spread / EMBEDDING_SPREAD
+    if recipe.sites.centred:
+        centre_(encoder)
+    return encoder
+
+
+def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Tensor]:
+    """Where another encoder's embeddings cluster, (K, 3) for every count of sites.
+
+    Places drawn over land are embedded and clustered by k-means; a site is the mean of its cluster's places, brought
+    back to the sphere. A cluster whose places surround the globe evenly has no mean: its first place stands for it.
+    """
+    if recipe.model is None:
+        raise ConfigError("sites.model is missing: name the encoder whose embeddings are clustered")
+    if max(counts) > recipe.places:
+        raise ConfigError(f"sites.places is {recipe.places}, fewer than the {max(counts)} sites to be found among them")
+    latlon = sample_land(recipe.places, seed, purpose="clusters")
+    embeddings = torch.from_numpy(Embedder(recipe.model).embed(latlon)).float()
+    xyz = latlon_to_xyz(torch.from_numpy(latlon))
+    return [_means_on_sphere(xyz, k_means(embeddings, count, recipe.rounds, seed), count) for count in counts]
+
+
+def k_means(points: Tensor, clusters: int, rounds: int, seed: int) -> Tensor:
+    """Which cluster each point is in, (N, D) -> (N,), by Lloyd's rounds from randomly chosen points.
+
+    A cluster that loses all its points is given the one farthest from its centre, so that all stay in use.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    centres = points[torch.randperm(len(points), generator=generator)[:clusters]].clone()
+    for last in reversed(range(rounds)):
+        distance, nearest = _nearest(points, centres)
+        empty = torch.bincount(nearest, minlength=clusters) == 0
+        farthest = distance.topk(int(empty.sum())).indices
+        nearest[farthest] = empty.nonzero().flatten()
+        if not last:
+            break
+        counts = torch.bincount(nearest, minlength=clusters).clamp_min(1)
+        centres = torch.zeros_like(centres).index_add_(0, nearest, points) / counts[:, None]
+    return nearest
+
+
+def _nearest(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    squares = centres.square().sum(-1)
+    found = [(squares - 2 * rows @ centres.T).min(-1) for rows in torch.split(points, ROWS_AT_ONCE)]
+    distance = torch.cat([part.values for part in found]) + points.square().sum(-1)
+    return distance, torch.cat([part.indices for part in found])
+
+
+def _means_on_sphere(xyz: Tensor, cluster: Tensor, count: int) -> Tensor:
+    sums = torch.zeros(count, 3, dtype=xyz.dtype).index_add_(0, cluster, xyz)
+    length = sums.norm(dim=-1, keepdim=True)
+    first = torch.full((count,), len(xyz), dtype=torch.long)
+    first.scatter_reduce_(0, cluster, torch.arange(len(xyz)), "amin")
+    return torch.where(length > 1e-6, sums / length.clamp_min(1e-6), xyz[first.clamp_max(len(xyz) - 1)])
+
+
+CENTRING_PLACES = 8192
+"""Places spread evenly over the sphere whose mean is taken away."""
+ROUNDS = 8
+"""Where the sites' embeddings are shifted, tokens see other mixtures afterwards, so the mean is taken away again."""
+
+
+@torch.no_grad()
+def centre_(encoder: SphericalVoronoiEncoder, places: int = CENTRING_PLACES) -> None:
+    """Shift biases so that the blend and every ReLU of the head have mean 0 over the sphere.
+
+    Each layer is shifted when its output is known, and what follows sees the shifted output, so that one pass does it.
+    """
+    blocks = [block for block in encoder.head.blocks if isinstance(block, ResidualBlock)]
+    layers = [encoder.head.entry, *(layer for block in blocks for layer in (block.first, block.second))]
+    hooks = [layer.register_forward_hook(_shift_output) for layer in layers]
+    hooks.append(encoder.norm.register_forward_pre_hook(lambda _, inputs: (_shift_blend(encoder, inputs[0]),)))
+    training = encoder.training
+    spread_over_earth = start_sites("full", places)
+    try:
+        for _ in range(1 if isinstance(encoder.projection, nn.Linear) else ROUNDS):
+            encoder.eval().embed_xyz(spread_over_earth)
+    finally:
+        encoder.train(training)
+        for hook in hooks:
+            hook.remove()
+
+
+def _shift_output(layer: nn.Module, _: Any, output: Tensor) -> Tensor:
+    mean = output.mean(dim=0)
+    assert isinstance(layer.bias, Tensor)
+    layer.bias.sub_(mean)
+    return output - mean
+
+
+def _shift_blend(encoder: SphericalVoronoiEncoder, blend: Tensor) -> Tensor:
+    """Through the projection's bias, or, where mixtures are as wide as the blend, through every site's embedding."""
+    share = 1 - encoder.config.token_gate if encoder.tokens is not None else 1.0
+    if share == 0:
+        return blend  # nothing of the sites is in it
+    mean = blend.mean(dim=0)
+    if isinstance(encoder.projection, nn.Linear):
+        encoder.projection.bias.sub_(mean / share)
+        return blend - mean
+    widths = [voronoi.embeddings.shape[1] for voronoi in encoder.voronois()]
+    for voronoi, part in zip(encoder.voronois(), torch.split(mean, widths), strict=True):
+        voronoi.embeddings.sub_(part / share)  # a place's weights sum to 1
+    return blend - mean
+
+
+FITTED_PLACES = 16_384
+"""The image side of a trained encoder is fitted to at most so many training places."""
+PLACES_AT_ONCE = 2048
+PENALTY = 1e-3
+"""Of that fit, for inputs of unit mean square, as a share of the number of rows."""
+
+
+def ridges(
+    x: Tensor, y: Tensor, penalties: Sequence[float], counted: Tensor | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Slopes (D, C) and biases (C,) of y (N, C) on x (N, D) for every penalty, from one eigendecomposition.
+
+    min sum_i c_i |y_i - x_i W - b|^2 + penalty |W|^2, with what each row counts, c (N,), 1 when left out.
+    """
+    x, y = x.double(), y.double()
+    counted = torch.ones(len(x), dtype=x.dtype, device=x.device) if counted is None else counted.double()
+    x_mean, y_mean = counted @ x / counted.sum(), counted @ y / counted.sum()
+    x, y = x - x_mean, y - y_mean
+    weighted = x * counted[:, None]
+    values, vectors = torch.linalg.eigh(weighted.T @ x)
+    across = vectors.T @ (weighted.T @ y)
+    slopes = [vectors @ (across / (values.clamp_min(0) + penalty)[:, None]) for penalty in penalties]
+    return [(slope, y_mean - x_mean @ slope) for slope in slopes]
+
+
+@torch.no_grad()
+def fit_image_side_(model: PretrainingModel, batch: Batch) -> None:
+    """Set the image head and the decoders to the ridge regressions that suit the encoder as it is.
+
+    They are not part of an encoder's weights. Drawn at random, they would pull trained weights towards noise first.
+    """
+    feature = (batch.features.to(model.feature_mean.dtype) - model.feature_mean) * model.feature_scale
+    raw = _raw(model, batch.latlon)
+    unit = F.normalize(raw, dim=-1)
+    read = raw if model.objective.distil_from == "raw" else unit
+    target = model.distilled(batch.latlon, feature)
+    if model.image_head is not None:
+        _set_ridge_(model.image_head, feature, unit)
+    if model.decoder is not None:
+        _set_ridge_(model.decoder, read, target)
+    for decoder in model.prefix_decoders:
+        if isinstance(decoder, nn.Linear):
+            _set_ridge_(decoder, read[:, : decoder.in_features], target)
+
+
+def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
+    """Raw embeddings without dropout, (N, 2) degrees -> (N, D)."""
+    model.eval()
+    try:
+        parts = torch.split(latlon, PLACES_AT_ONCE)
+        return torch.cat([model.side.encode(model.side.exact(part))[0] for part in parts])
+    finally:
+        model.train()
+
+
+def _set_ridge_(layer: nn.Linear, x: Tensor, y: Tensor) -> None:
+    penalty = PENALTY * len(x) * float(x.double().square().mean())
+    ((slope, bias),) = ridges(x, y, (penalty,))
+    layer.weight.copy_(slope.T)
+    layer.bias.copy_(bias)

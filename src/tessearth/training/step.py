@@ -1,25 +1,132 @@
-"""One optimiser step: plain, or compiled and replayed as one CUDA graph.
+"""Learning rates, the optimiser and its steps: plain, or compiled and replayed as one CUDA graph.
 
 Between two log lines the host never waits for the device: what a step needs is written into tensors that stay in place
 (pairs, learning rates, the temperature's progress), and the terms of the loss add up on the device.
 """
 
 import contextlib
+import dataclasses
+import fnmatch
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, DataError
 from tessearth.training.data import BatchOrder, Rows, TrainingData
-from tessearth.training.gathering import is_distributed
 from tessearth.training.model import PretrainingModel
-from tessearth.training.objective import TERMS
-from tessearth.training.optimiser import GROUPS, build_optimiser, state_tensors
-from tessearth.training.recipe import Precision, TrainingRecipe
-from tessearth.training.schedule import count_steps, learning_rate, warmup_steps
+from tessearth.training.objective import TERMS, is_distributed
+from tessearth.training.recipe import GroupRecipe, GroupsRecipe, Precision, TrainingRecipe
+
+
+def count_steps(training: TrainingRecipe, places: int) -> tuple[int, int]:
+    """Steps in an epoch and in the whole run; an epoch's last places that fill no batch wait for the next shuffle."""
+    per_epoch = places // training.batch_size
+    if per_epoch == 0:
+        raise DataError(
+            f"there are {places} training places, fewer than the batch of {training.batch_size}; "
+            f"make a larger store, or --set training.batch_size={places}"
+        )
+    return per_epoch, training.steps or max(1, round(training.epochs * per_epoch))
+
+
+def learning_rate(peak: float, final: float, step: int, warmup: int, steps: int) -> float:
+    """The rate of one step: peak (step + 1) / warmup while rising, then final + (peak - final) (1 + cos(pi t)) / 2.
+
+    t goes from 0 at the first step after the warm-up to 1 at the last of all. A peak below the final rate stays level.
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    t = (step - warmup) / max(1, steps - 1 - warmup)
+    final = min(final, peak)
+    return final + (peak - final) * 0.5 * (1 + math.cos(math.pi * min(t, 1.0)))
+
+
+def warmup_steps(training: TrainingRecipe, per_epoch: int, steps: int) -> int:
+    """How long the learning rates rise: what the recipe says, at most half of the run."""
+    return min(round(training.warmup_epochs * per_epoch), steps // 2)
+
+
+GROUP_OF = {
+    "encoder.tessellations.*.directions": "sites",
+    "encoder.tessellations.*.log_sharpness": "sharpness",
+    "encoder.tessellations.*.territory": "sharpness",
+    "encoder.tessellations.*.embeddings": "head",
+    "encoder.head.*": "head",
+    "encoder.network.*": "head",
+    "encoder.tokens.*": "tokens",
+    "encoder.projection.*": "tokens",
+    "encoder.norm.*": "tokens",
+    "image_head.*": "image",
+    "logit_scale": "image",
+    "decoder.*": "decoder",
+    "prefix_decoders.*": "decoder",
+}
+"""Parameter names to groups of the recipe."""
+
+GROUPS = tuple(field.name for field in dataclasses.fields(GroupsRecipe))
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def group_of(name: str) -> str:
+    """The group a parameter belongs to; every parameter belongs to one."""
+    found = next((group for pattern, group in GROUP_OF.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    if found is None:
+        raise ConfigError(f"parameter {name} belongs to no optimiser group")
+    return found
+
+
+def build_optimiser(model: nn.Module, recipe: GroupsRecipe, rates: Tensor) -> torch.optim.AdamW:
+    """AdamW over the groups; those with learning rate 0 are frozen.
+
+    On a GPU the groups' learning rates are elements of `rates`, in the order of GROUPS, so that a captured step reads
+    what is written there later. The state is made at once rather than at the first step, so that it can be named, saved
+    and restored at any time.
+    """
+    groups: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        settings: GroupRecipe = getattr(recipe, group_of(name))
+        parameter.requires_grad_(settings.learning_rate > 0)
+        if settings.learning_rate > 0:
+            groups.setdefault(group_of(name), []).append(parameter)
+    if not groups:
+        raise ConfigError("every learning rate is 0: there is nothing to train")
+    optimiser = torch.optim.AdamW(
+        [
+            {
+                "params": parameters,
+                "name": name,
+                "weight_decay": getattr(recipe, name).weight_decay,
+                "lr": rates[GROUPS.index(name)] if rates.is_cuda else 0.0,
+            }
+            for name, parameters in groups.items()
+        ],
+        fused=True,
+        capturable=rates.is_cuda,
+    )
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            optimiser.state[parameter] = _empty_state(parameter)
+    return optimiser
+
+
+def state_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Everything a step changes, by name, as the live tensors."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict(keep_vars=True).items()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"optimiser.{name}.{key}"] = value
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _empty_state(parameter: nn.Parameter) -> dict[str, Any]:
+    moments = {name: torch.zeros_like(parameter, memory_format=torch.preserve_format) for name in MOMENTS}
+    return {"step": torch.zeros((), dtype=torch.float32, device=parameter.device), **moments}
+
 
 NAMES = ("total", *TERMS, "gradient_norm")
 """What every step reports."""

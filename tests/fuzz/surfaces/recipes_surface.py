@@ -31,7 +31,7 @@ NEVER = (b"/", b"@")
 def prepare(folder: Path) -> Prepared:
     """The recipes that come along, plain and as what they come to over their bases."""
     from tessearth.imagery.recipe import load_recipe
-    from tessearth.training.recipe_files import read_recipe, to_toml
+    from tessearth.training.recipe import read_recipe, to_toml
 
     paths = sorted((ROOT / "recipes").rglob("*.toml"))
     seeds = [path.read_bytes() for path in paths]
@@ -62,7 +62,7 @@ def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
     """Damage the text, or the tables it stands for."""
     import tomllib
 
-    from tessearth.training.recipe_files import to_toml
+    from tessearth.training.recipe import to_toml
 
     seed = random.choice(seeds)
     if random.random() < 0.5:
