@@ -10,8 +10,11 @@ from demo_sizes import PLACES, Size
 
 import tessearth
 from tessearth.embedding.retrieval import land_places, most_alike
+from tessearth.figures.kinds import draw
+from tessearth.figures.request import Request
+from tessearth.figures.scores import read_trajectory
 from tessearth.labels import LABELS, prepare_labels
-from tessearth.plotting import Request, build_view, draw, draw_numbers, new_figure, read_trajectory
+from tessearth.plotting import build_view, draw_numbers, new_figure
 from tessearth.plotting.views import add_colour_bar
 from tessearth.zoo.shipped import MODELS, SHIPPED
 

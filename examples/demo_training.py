@@ -13,8 +13,11 @@ import tessearth
 from tessearth.evaluation import Task, build_probe, build_splits, check_task, evaluate, score
 from tessearth.evaluation.report import spoken_score
 from tessearth.evaluation.results import ScoreTable, score_tables
+from tessearth.figures.kinds import draw
+from tessearth.figures.request import Request
+from tessearth.figures.scores import Predicted
 from tessearth.labels import LABELS, benchmark_path, load_benchmark, prepare_labels
-from tessearth.plotting import Predicted, Request, draw, new_figure
+from tessearth.plotting import new_figure
 from tessearth.storage.files import write_bytes
 from tessearth.training.loop import pretrain
 from tessearth.training.recipe import read_recipe

@@ -13,7 +13,7 @@ from tessearth.cli.bench import _numbers
 from tessearth.cli.plot import _also
 from tessearth.errors import ConfigError, DataError, TessearthError, WeightsError
 from tessearth.evaluation.plan import build_plan
-from tessearth.figures.records import read_trajectory
+from tessearth.figures.scores import read_trajectory
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS
 from tessearth.imagery.recipe import PlacesRecipe
 from tessearth.imagery.sources.tile_stores import FolderTiles, MBTiles, UrlTiles

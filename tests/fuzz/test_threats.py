@@ -81,7 +81,7 @@ def read_trajectories(path: Path) -> object:
 
 
 def read_figures_record(path: Path) -> object:
-    from tessearth.figures.records import read_trajectories
+    from tessearth.figures.scores import read_trajectories
 
     return read_trajectories(path)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tessearth.errors import ConfigError, DataError, TableError
+from tessearth.figures.scores import read_metrics, read_scores, read_trajectory
 from tessearth.plotting import (
     Score,
-    Trajectory,
     View,
     animate_migration,
     build_view,
@@ -29,9 +29,6 @@ from tessearth.plotting import (
     measure_token_use,
     new_figure,
     paper_style,
-    read_metrics,
-    read_scores,
-    read_trajectory,
     save_figure,
 )
 from tessearth.plotting.animation import position_at
@@ -155,7 +152,7 @@ def test_an_animation_moves_from_the_first_record_to_the_last(run: Path, tmp_pat
     from PIL import Image
 
     trajectory = read_trajectory(run)
-    assert animate_migration(tmp_path / "m.gif", trajectory, View(), frames=3, share=1.0, width_cm=8) == 3
+    assert animate_migration(tmp_path / "m.gif", *trajectory, View(), frames=3, share=1.0, width_cm=8) == 3
     with Image.open(tmp_path / "m.gif") as film:
         assert film.n_frames == 3
         frames = []
@@ -167,9 +164,9 @@ def test_an_animation_moves_from_the_first_record_to_the_last(run: Path, tmp_pat
     assert (frames[0] != frames[-1]).any(axis=-1).mean() > 0.002
     np.testing.assert_allclose(position_at(trajectory.positions, 3.0), trajectory.positions[3], atol=1e-6)
     with pytest.raises(ConfigError, match=r"end it in \.gif"):
-        animate_migration(tmp_path / "m.png", trajectory, View())
+        animate_migration(tmp_path / "m.png", *trajectory, View())
     with pytest.raises(DataError, match="two moments or more"):
-        animate_migration(tmp_path / "m.gif", Trajectory(trajectory.steps[:1], trajectory.positions[:1]), View())
+        animate_migration(tmp_path / "m.gif", trajectory.steps[:1], trajectory.positions[:1], View())
 
 
 def test_token_maps_paint_attention_in_percent(axis: Any) -> None:

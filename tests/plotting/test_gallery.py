@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tessearth.plotting import KINDS
+from tessearth.figures.kinds import KINDS
 from tests.plotting.pictures import Picture, distinct_colours, drawn_share, read
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"

@@ -9,7 +9,8 @@ from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, warn
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
-    from tessearth.plotting import Request, View
+    from tessearth.figures.request import Request
+    from tessearth.plotting.views import View
 
 GIF = ".gif"
 
@@ -70,7 +71,8 @@ def plot(
 
     tessearth plot performance --table scores.csv --x top_k --out top_k.svg
     """
-    from tessearth.plotting import KINDS, Request
+    from tessearth.figures.kinds import KINDS
+    from tessearth.figures.request import Request
 
     if kind is None:
         print("\n".join(f"{name:<{max(map(len, KINDS))}}  {card.summary}" for name, card in KINDS.items()))
@@ -99,7 +101,7 @@ def plot(
 
 def _check(kind: str, out: str | None, dpi: int) -> Path:
     """Say what is wrong before anything is computed."""
-    from tessearth.plotting import KINDS
+    from tessearth.figures.kinds import KINDS
     from tessearth.plotting.views import SUFFIXES, check_figure_path
 
     KINDS[kind]
@@ -140,7 +142,7 @@ def _work_out(kind: str, request: "Request", *, task: str, models: str | None, t
         names = [request.model, *(split_names(models) if models else [])]
         request.predicted = predict(names, task, device=request.device)
     if kind == "performance" and table is not None:
-        from tessearth.plotting import read_scores
+        from tessearth.figures.scores import read_scores
 
         request.scores = read_scores(Path(table), request.varied, dict(_also(text) for text in also))
     elif kind == "performance" and request.varied == "top_k":
@@ -159,14 +161,15 @@ def _also(text: str) -> tuple[str, float]:
 
 
 def _write(kind: str, request: "Request", path: Path, dpi: int, frames: int) -> None:
-    from tessearth.figures.records import find_run
-    from tessearth.plotting import animate_migration, draw, paper_style, read_trajectory, save_figure
+    from tessearth.figures.kinds import draw
+    from tessearth.figures.scores import find_run, read_trajectory
+    from tessearth.plotting import animate_migration, paper_style, save_figure
 
     with paper_style():
         if path.suffix.lower() == GIF:
             trajectory = read_trajectory(find_run(request.model, request.run))
             style: dict[str, Any] = {"share": request.share, "seed": request.seed, "frames": frames}
             style |= {} if request.width_cm is None else {"width_cm": request.width_cm}
-            animate_migration(path, trajectory, request.view, **style)
+            animate_migration(path, trajectory.steps, trajectory.positions, request.view, **style)
         else:
             save_figure(draw(kind, request), path, dpi)

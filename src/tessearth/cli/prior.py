@@ -130,7 +130,7 @@ def draw(
 ) -> None:
     """Draw where a species occurs, by the prior's score: higher is likelier, but sightings weigh 2048 in its fit."""
     from tessearth.evaluation.geoprior import load_prior
-    from tessearth.plotting.world_maps import check_map_path, world_grid, write_world_map
+    from tessearth.plotting.places import check_map_path, world_grid, write_world_map
 
     check_map_path(out)
     saved = load_prior(prior)

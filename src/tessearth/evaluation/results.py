@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tessearth.errors import ConfigError, DataError
+from tessearth.packages import require
 from tessearth.settings import Kind, from_plain
 from tessearth.storage.files import write_bytes
 
@@ -358,14 +359,6 @@ def _cell(
 
 Verdict = Literal["higher", "lower", "within the spread", "no spread known", "not the same task"]
 
-STUDENT = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""Student's t, the 97.5 % quantile for 1, 2, ... degrees of freedom."""
-NORMAL = 1.96
-
 
 class Difference(NamedTuple):
     """One model on one task and split, in both results."""
@@ -417,17 +410,6 @@ def compare_runs(
     )
 
 
-def student_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t; past the table the first terms of its expansion in 1 / freedom,
-
-    z + (z^3 + z) / (4 n) + (5 z^5 + 16 z^3 + 3 z) / (96 n^2), with z = 1.96.
-    """
-    if freedom <= len(STUDENT):
-        return STUDENT[freedom - 1]
-    z = NORMAL
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
 def _bound(first: Runs, second: Runs, paired: bool, ratio: float) -> float | None:
     """How large a difference must be to count; None without any spread to tell it by."""
     one, other = (_draw_means(runs) for runs in (first, second))
@@ -439,7 +421,8 @@ def _bound(first: Runs, second: Runs, paired: bool, ratio: float) -> float | Non
     if not parts:
         return None
     error = math.sqrt(sum(statistics.variance(values) * factor for values, factor in parts))
-    return student_quantile(min(len(values) for values, _ in parts) - 1) * error
+    stats = require("scipy.stats", extra="eval", what="a comparison")
+    return float(stats.t.ppf(0.975, min(len(values) for values, _ in parts) - 1)) * error
 
 
 def _verdict(difference: float, bound: float | None, same: bool) -> Verdict:

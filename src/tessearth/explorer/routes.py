@@ -23,7 +23,7 @@ from tessearth.explorer.schemas import (
 )
 from tessearth.explorer.session import DEEPEST_FIELD_ZOOM, FieldName, Recent, Served, describe_migration
 from tessearth.explorer.tiles import Tiles
-from tessearth.plotting.world_maps import world_grid
+from tessearth.plotting.places import world_grid
 from tessearth.sphere.coordinates import Floats, as_latlon
 from tessearth.version import __version__
 from tessearth.zoo.names import is_untrained

@@ -28,7 +28,7 @@ from tessearth.explorer.probes import FittedProbe
 from tessearth.explorer.schemas import MigrationAnswer
 from tessearth.labels.table import LABELS, prepare_labels
 from tessearth.plotting.colours import Components, fit_components
-from tessearth.plotting.world_maps import world_grid
+from tessearth.plotting.places import world_grid
 from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, angular_distance, fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
 from tessearth.sphere.land import is_land

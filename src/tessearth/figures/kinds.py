@@ -7,11 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
-from tessearth.figures.records import find_run, read_metrics, read_trajectory
-from tessearth.figures.request import Request
+from tessearth.figures.request import Request, read_tiles, tile_km
+from tessearth.figures.scores import find_run, read_metrics, read_trajectory
 from tessearth.plotting import curves, places, sites, tokens
 from tessearth.plotting.ground import land_at
-from tessearth.plotting.tiles import read_tiles, tile_km
 from tessearth.plotting.views import COLUMN_CM, PAGE_CM, Floats, Pixels, View, add_colour_bar, new_figure
 from tessearth.registry import Registry
 from tessearth.sphere.geometry import fibonacci_lattice

@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError
-from tessearth.figures.records import STORE, Score, find_run
+from tessearth.figures.scores import STORE, Predicted, find_run
+from tessearth.imagery.contact_sheet import to_picture
+from tessearth.imagery.reading import build_source
+from tessearth.imagery.recipe import SourceRecipe
+from tessearth.imagery.store import FeatureStore
+from tessearth.plotting.curves import Score
 from tessearth.plotting.sites import SHARE
 from tessearth.plotting.views import COLUMN_CM, Floats, Pixels, View, new_figure
 
@@ -18,21 +24,6 @@ Array = npt.NDArray[Any]
 
 EXPLAIN_AT_ONCE = 8192
 """Places whose attention is asked for at once: their site weights are made on the way and dropped."""
-
-
-class Predicted(NamedTuple):
-    """What probes said at the places they were tested on, beside the truth."""
-
-    latlon: Floats
-    truth: Array
-    said: dict[str, Array]
-    """By encoder, in the order to draw."""
-    scores: dict[str, str]
-    """By encoder, ready to be read: "accuracy 0.71"."""
-    unit: str
-    classes: tuple[str, ...] = ()
-    """Names of the codes; empty for numbers."""
-    numbers: bool = True
 
 
 @dataclass(kw_only=True)
@@ -105,3 +96,26 @@ class Request:
         except ConfigError:
             return None
         return str(folder) if (folder / "manifest.json").is_file() else None
+
+
+BRIGHTENED = 0.7
+"""The power of brightness that lets forests be told apart on paper beside ice and sand."""
+OWN_EARTH = SourceRecipe(kind="blue-marble", options={"size": 48, "km_per_pixel": 7.4})
+
+
+def read_tiles(latlon: npt.NDArray[np.float64], store: str | Path | None = None) -> npt.NDArray[np.uint8]:
+    """Pictures (N, h, w, 3) of places (N, 2): from the first source of a feature store, else Blue Marble.
+
+    All are stretched together, so that bright and dark places keep their order.
+    """
+    recipe = OWN_EARTH if store is None else FeatureStore(store, verify=False).recipe.sources[0]
+    source = build_source(recipe)
+    pictures = to_picture(source.tiles(latlon), source.bands).transpose(0, 2, 3, 1)
+    return np.asarray(255 * (pictures / 255) ** BRIGHTENED).round().astype(np.uint8)
+
+
+def tile_km(store: str | Path | None = None) -> float | None:
+    """How many kilometres a tile is wide, where its source says so."""
+    recipe = OWN_EARTH if store is None else FeatureStore(store, verify=False).recipe.sources[0]
+    size, scale = recipe.options.get("size"), recipe.options.get("km_per_pixel")
+    return float(size) * float(scale) if size and scale else None

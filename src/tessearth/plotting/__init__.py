@@ -6,15 +6,12 @@
     draw_sites(axis, encoder.site_positions().detach().numpy(), build_view(region="europe"))
     save_figure(figure, "sites.pdf")
 
-`draw(KIND, Request(model=...))` makes the whole page, as `tessearth plot KIND` does; `KINDS` lists them.
+`tessearth.figures` makes whole figures from a model or a run, as `tessearth plot KIND` does.
 """
 
-from tessearth.figures.kinds import KINDS, draw
-from tessearth.figures.records import Score, Trajectory, read_metrics, read_scores, read_trajectory
-from tessearth.figures.request import Predicted, Request
 from tessearth.plotting.animation import animate_migration
 from tessearth.plotting.colours import Components, fit_components
-from tessearth.plotting.curves import draw_losses, draw_performance, draw_retrieval
+from tessearth.plotting.curves import Score, draw_losses, draw_performance, draw_retrieval
 from tessearth.plotting.ground import draw_ground
 from tessearth.plotting.places import draw_classes, draw_embeddings, draw_numbers
 from tessearth.plotting.sites import draw_cells, draw_migration, draw_sharpness, draw_site_embeddings, draw_sites
@@ -22,17 +19,12 @@ from tessearth.plotting.tokens import draw_token_map, draw_token_use, measure_to
 from tessearth.plotting.views import REGIONS, View, build_view, new_figure, paper_style, save_figure
 
 __all__ = [
-    "KINDS",
     "REGIONS",
     "Components",
-    "Predicted",
-    "Request",
     "Score",
-    "Trajectory",
     "View",
     "animate_migration",
     "build_view",
-    "draw",
     "draw_cells",
     "draw_classes",
     "draw_embeddings",
@@ -51,8 +43,5 @@ __all__ = [
     "measure_token_use",
     "new_figure",
     "paper_style",
-    "read_metrics",
-    "read_scores",
-    "read_trajectory",
     "save_figure",
 ]

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
-from tessearth.figures.records import Trajectory
 from tessearth.packages import require
 from tessearth.plotting.colours import END, START
 from tessearth.plotting.ground import draw_ground
@@ -18,12 +17,13 @@ from tessearth.storage.files import write_bytes
 SUFFIXES = (".gif",)
 COLOURS, DPI = 64, 140
 HOLD_FRAMES = 8
-"""The last frame stays for so many, so that the end can be looked at."""
+"""Frames for which the last picture stays."""
 
 
 def animate_migration(
     path: Any,
-    trajectory: Trajectory,
+    steps: npt.NDArray[np.int64],
+    positions: Floats,
     view: View,
     *,
     frames: int = 40,
@@ -32,13 +32,16 @@ def animate_migration(
     width_cm: float = 14.0,
     milliseconds: int = 110,
 ) -> int:
-    """Write a GIF of a seeded share of the sites on their way; how many pictures it has comes back."""
+    """Write a GIF of a seeded share of the sites along a trajectory; return the number of frames.
+
+    `steps` (R,) are optimiser steps, `positions` (R, K, 3) the sites at each of them.
+    """
     check_figure_path(path, SUFFIXES)
     if frames < 2:
         raise ConfigError(f"an animation of {frames} frames does not move; take at least 2")
     pillow = require("PIL.Image", extra="plot", what="an animation")
     agg = require("matplotlib.backends.backend_agg", extra="plot", what="an animation")
-    moved = check_positions(trajectory.positions)
+    moved = check_positions(positions)
     chosen = sample_sites(moved.shape[1], share, seed)
     left, right, bottom, top = view.limits()
     figure, axis = new_figure(width_cm, width_cm * min(1.2, (top - bottom) / (right - left)) + 0.5)
@@ -48,7 +51,7 @@ def animate_migration(
     artists = _Moving(axis, moved[:, chosen], view)
     pictures = []
     for at in np.linspace(0, len(moved) - 1, frames):
-        step = float(np.interp(at, np.arange(len(moved)), trajectory.steps))
+        step = float(np.interp(at, np.arange(len(moved)), steps))
         median = float(np.median(moved_km(np.stack((moved[0], position_at(moved, float(at)))))))
         what = f"{share:.0%} of {moved.shape[1]:,} sites, squares where they began; median move {median:,.0f} km"
         artists.show(float(at), f"step {step:,.0f}: {what}")

@@ -1,12 +1,11 @@
 """Curves: losses and retrieval along a run, and scores against what was varied."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from tessearth.errors import DataError
-from tessearth.figures.records import Score
 from tessearth.plotting.colours import CLASS_COLOURS
 
 MEASURES = {"accuracy": "mean accuracy (%)", "r2": "mean R²"}
@@ -19,12 +18,24 @@ VARIED = {
     "top_k": "sites kept per place k",
     "share": "share of the training places",
 }
+"""What the axis of a varied quantity is called."""
 SPLITS = {"random": "at random", "10deg": "whole blocks of 10°"}
 """How places were held out, as a legend says it."""
-"""What the axis of a varied quantity is called."""
 ABOVE: dict[str, Any] = {"frameon": False, "loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "borderpad": 0.1}
 """Legends stand above their axis, where no curve can run through them."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+class Score(NamedTuple):
+    """One row of a performance table."""
+
+    x: float
+    """What was varied: sites, tokens, places, kept sites."""
+    split: str
+    accuracy: float
+    """Mean over classification tasks; NaN where none was scored."""
+    r2: float
+    """Mean over regression tasks."""
 
 
 def draw_losses(axis: Any, rows: Sequence[dict[str, Any]]) -> Any:
