@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.imagery.image_encoders.base import Scratch
-from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings, convolve
-from tessearth.imagery.image_encoders.rcf_filters import pooled, standardise
+from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings, convolve, pooled, standardise
 
 
 def natural_tiles(number: int, bands: int, size: int, seed: int) -> Tensor:

@@ -18,7 +18,7 @@ from tessearth.version import __version__
 RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
 """Where named recipes lie: inside the installed package, or at the top of a checkout."""
 MAX_BASES = 8
-"""So many recipes may lie under one another."""
+"""Maximum depth of `base =` chains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from torch import Tensor
 from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.imagery.image_encoders import (
     IMAGE_ENCODERS,
-    EfficientNetLite0,
     ImageEncoder,
     RandomConvolution,
     build_image_encoder,
@@ -20,7 +19,7 @@ def some_tiles() -> Tensor:
 
 
 def test_names_are_these() -> None:
-    assert list(IMAGE_ENCODERS) == ["rcf", "efficientnet-lite0", "vit"]
+    assert list(IMAGE_ENCODERS) == ["rcf", "vit"]
     assert [name for name, card in IMAGE_ENCODERS.items() if card.draws_from_tiles] == ["rcf"]
 
 
@@ -40,17 +39,15 @@ def test_a_saved_rcf_is_built_by_its_path(tmp_path: Path) -> None:
         build_image_encoder(tmp_path / "kept.safetensors", num_filters=6)
 
 
-def test_efficientnet_by_name_takes_settings() -> None:
-    encoder = build_image_encoder("efficientnet-lite0", resolution=32)
-    assert isinstance(encoder, EfficientNetLite0)
-    assert encoder.settings.resolution == 32
-    with pytest.raises(ConfigError, match="drew nothing from tiles"):
-        encoder.save("nowhere.safetensors")
+def test_an_encoder_that_was_removed_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="efficientnet-lite0 was removed; make the store anew") as raised:
+        build_image_encoder("efficientnet-lite0", resolution=32)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 def test_what_is_missing_or_misspelt_is_said() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'efficientnet-lite0'"):
-        build_image_encoder("efficientnet-lite")
+    with pytest.raises(UnknownNameError, match="did you mean 'vit'"):
+        build_image_encoder("vitt")
     with pytest.raises(ConfigError, match="give it tiles="):
         build_image_encoder("rcf")
     with pytest.raises(ConfigError, match="needs weights=PATH"):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders import RandomConvolution, RcfSettings
-from tessearth.imagery.image_encoders.rcf_filters import band_moments, draw_patches, standardise
+from tessearth.imagery.image_encoders.rcf import band_moments, draw_patches, standardise
 
 SMALL = RcfSettings(num_filters=7, scales=((3, 1), (2, 2)), num_patches=400)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders import VitSettings, load_vit, tensors_sha256
-from tessearth.imagery.image_encoders.checkpoints import LIBRARY_NAMES, library_names
+from tessearth.imagery.image_encoders.vit import LIBRARY_NAMES, library_names
 
 BANDS, PATCH, SIDE, WIDTH, DEPTH, HEADS, HIDDEN = 13, 4, 12, 24, 3, 4, 40
 TINY = VitSettings(num_heads=HEADS)

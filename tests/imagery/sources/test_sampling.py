@@ -6,9 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessearth.imagery.sources.bilinear import blend, find_corners
-from tessearth.imagery.sources.resample import load_global, reduced_size
-from tessearth.imagery.sources.tangent import average_blocks, place_chunks, tangent_latlon
+from tessearth.imagery.sources.sampling import (
+    average_blocks,
+    blend,
+    find_corners,
+    load_global,
+    place_chunks,
+    reduced_size,
+    tangent_latlon,
+)
 from tessearth.sphere.geometry import tangent_grid
 from tests.imagery.sources.fabricate import Array, to_xyz
 

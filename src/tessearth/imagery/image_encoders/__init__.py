@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tessearth.errors import ConfigError
 from tessearth.imagery.image_encoders.base import FrozenEncoder, ImageEncoder, tensors_sha256
-from tessearth.imagery.image_encoders.efficientnet import EfficientNetLite0, EfficientNetSettings, load_efficientnet
 from tessearth.imagery.image_encoders.model_folder import FolderEncoder, FolderSettings, load_model_folder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings
 from tessearth.imagery.image_encoders.vit import VisionTransformer, VitSettings, load_vit
@@ -22,8 +21,6 @@ from tessearth.settings import from_plain
 
 __all__ = [
     "IMAGE_ENCODERS",
-    "EfficientNetLite0",
-    "EfficientNetSettings",
     "FolderEncoder",
     "FolderSettings",
     "FrozenEncoder",
@@ -34,7 +31,6 @@ __all__ = [
     "VisionTransformer",
     "VitSettings",
     "build_image_encoder",
-    "load_efficientnet",
     "load_model_folder",
     "load_vit",
     "tensors_sha256",
@@ -61,10 +57,6 @@ def _build_rcf(*, tiles: Tensor | None = None, seed: int = 0, **settings: Any) -
     return RandomConvolution.fit(torch.as_tensor(tiles), from_plain(RcfSettings, settings), seed)
 
 
-def _build_efficientnet(*, weights: str | Path | None = None, **settings: Any) -> EfficientNetLite0:
-    return load_efficientnet(from_plain(EfficientNetSettings, settings), weights)
-
-
 def _build_vit(*, weights: str | Path | None = None, **settings: Any) -> VisionTransformer:
     if weights is None:
         raise ConfigError("the image encoder vit needs weights=PATH: an SSL4EO-S12 checkpoint (.pth or .safetensors)")
@@ -79,9 +71,6 @@ IMAGE_ENCODERS = Registry(
             build=_build_rcf,
             draws_from_tiles=True,
         ),
-        "efficientnet-lite0": ImageEncoderCard(
-            summary="EfficientNet-Lite0 trained on ImageNet; three bands, 1280 features", build=_build_efficientnet
-        ),
         "vit": ImageEncoderCard(
             summary="vision transformer from an SSL4EO-S12 checkpoint (MAE, MoCo v3, DINO); its own bands",
             build=_build_vit,
@@ -95,8 +84,10 @@ def build_image_encoder(
 ) -> FrozenEncoder:
     """An image encoder by name, or by path: a folder of a transformers vision model, or a file that rcf saved.
 
-    Beside their settings, rcf takes `tiles` and `seed`, and efficientnet-lite0 and vit take `weights`, a file.
+    In addition to its settings rcf takes `tiles` and `seed`, and vit takes `weights`, a file.
     """
+    if str(name_or_path) == "efficientnet-lite0":
+        raise ConfigError("the image encoder efficientnet-lite0 was removed; make the store anew with encoder = 'rcf'")
     path = Path(name_or_path)
     if str(name_or_path) in IMAGE_ENCODERS or not path.exists():
         return IMAGE_ENCODERS[str(name_or_path)].build(**settings).to(device)

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.errors import ConfigError, DataError
+from tessearth.errors import ConfigError, DataError, WeightsError
 
 
 @runtime_checkable
@@ -123,3 +123,28 @@ def plain(settings: object) -> dict[str, Any]:
     """A settings dataclass as JSON would give it back: tuples become lists."""
     described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))  # type: ignore[call-overload]
     return described
+
+
+NAMES_SHOWN = 3
+
+
+def check_names(found: Iterable[str], wanted: Iterable[str], dropped: tuple[str, ...], where: str) -> None:
+    """Refuse weights unless every tensor is either wanted or starts with a prefix that is known and dropped."""
+    names, expected = set(found), set(wanted)
+    if missing := sorted(expected - names):
+        raise WeightsError(f"{where} lacks {len(missing)} tensors of this model, first {_first(missing)}")
+    if surplus := sorted(name for name in names - expected if not name.startswith(dropped)):
+        raise WeightsError(f"{where} holds {len(surplus)} tensors this model does not know, first {_first(surplus)}")
+
+
+def check_shapes(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights whose tensors have other shapes than the model's own of the same names."""
+    for name, own in wanted.items():
+        if tensors[name].shape != own.shape:
+            given, expected = tuple(tensors[name].shape), tuple(own.shape)
+            raise WeightsError(f"{where}: {name} has shape {given}, but this model needs {expected}")
+
+
+def _first(names: list[str]) -> str:
+    more = ", ..." if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.source import check_km_per_pixel, check_tile_size, fingerprint
-from tessearth.imagery.sources.bilinear import blend, find_corners, has_gaps
 from tessearth.imagery.sources.images import damage_named, dataset_band_names, open_raster
-from tessearth.imagery.sources.tangent import average_blocks, tangent_latlon
+from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, has_gaps, tangent_latlon
 from tessearth.packages import package_version, require
 from tessearth.sphere.coordinates import as_places
 

@@ -16,8 +16,14 @@ import pyarrow.parquet
 from tessearth.errors import DataError, TableError
 from tessearth.imagery.source import fingerprint
 from tessearth.imagery.sources.images import MODES
-from tessearth.imagery.sources.patch_files import check_names, find_column, places_of
-from tessearth.imagery.sources.patches import LocatedPatches, WhenBroken, decoder_for
+from tessearth.imagery.sources.patches import (
+    LocatedPatches,
+    WhenBroken,
+    check_names,
+    decoder_for,
+    find_column,
+    places_of,
+)
 from tessearth.sphere.coordinates import LATITUDE_NAMES, LONGITUDE_NAMES
 
 ARROW_FILE_MAGIC = b"ARROW1"

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.source import check_km_per_pixel, check_tile_size
-from tessearth.imagery.sources.bilinear import blend, find_corners
 from tessearth.imagery.sources.images import MODES, decode_picture
-from tessearth.imagery.sources.tangent import average_blocks, place_chunks, tangent_latlon
+from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, place_chunks, tangent_latlon
 from tessearth.imagery.sources.tile_stores import Tile, open_tiles
 from tessearth.packages import package_version
 from tessearth.sphere.coordinates import as_places

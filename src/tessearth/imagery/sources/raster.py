@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from tessearth.errors import DataError
 from tessearth.imagery.source import check_km_per_pixel, check_tile_size, fingerprint
-from tessearth.imagery.sources.bilinear import blend, find_corners, has_gaps
 from tessearth.imagery.sources.images import (
     RASTERIO_SUFFIXES,
     Picture,
@@ -20,8 +19,7 @@ from tessearth.imagery.sources.images import (
     open_picture,
     open_raster,
 )
-from tessearth.imagery.sources.resample import load_global
-from tessearth.imagery.sources.tangent import place_chunks, tangent_latlon
+from tessearth.imagery.sources.sampling import blend, find_corners, has_gaps, load_global, place_chunks, tangent_latlon
 from tessearth.packages import package_file, package_version
 from tessearth.sphere.coordinates import as_places
 

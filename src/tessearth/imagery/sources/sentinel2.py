@@ -10,15 +10,16 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.sources.images import decode_picture
-from tessearth.imagery.sources.patch_files import (
+from tessearth.imagery.sources.patches import (
+    LocatedPatches,
     PatchFiles,
     PatchReader,
+    WhenBroken,
     check_names,
     find_column,
     open_shards,
     read_place_table,
 )
-from tessearth.imagery.sources.patches import LocatedPatches, WhenBroken
 
 FILE_BANDS = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12")
 """The bands of an S2-100K file, in order; surface reflectance products have no B10."""

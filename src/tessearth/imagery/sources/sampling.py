@@ -1,19 +1,129 @@
-"""Making a global raster no finer than the tiles read from it, so that they are not aliased.
+"""Where tile pixels lie on the Earth, bilinear interpolation between pixels, and reduced global rasters.
 
-Pixels are cells that tile the globe; a reduced pixel is the exact mean over its own cell, fractions included. Towards
+A global raster is made no finer than the tiles read from it, so that they are not aliased. Its pixels are cells that tile the globe; a reduced pixel is the exact mean over its own cell, fractions included. Towards
 the poles columns crowd together while tile pixels do not, so every row is averaged along longitude as well, over as
 many columns as one tile pixel covers there.
 """
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tessearth.sphere.geometry import EARTH_RADIUS_KM
+
+POINTS_AT_ONCE = 32_767
+"""One less than the size from which torch spreads an operation over threads.
+
+Arrays of this size stay in the cache, and readers in several threads or processes do not fight with torch's threads.
+"""
+
+
+class PixelPlaces(NamedTuple):
+    """Degrees of every pixel, each (N, size, size); longitudes run on from the tile's centre, past 180 if need be."""
+
+    lat: npt.NDArray[np.float64]
+    lon: npt.NDArray[np.float64]
+
+
+def tangent_latlon(latlon: npt.NDArray[np.float64], size: int, km_per_pixel: float) -> PixelPlaces:
+    """The places of tile pixels: xyz_to_latlon(tangent_grid(latlon, size, km_per_pixel)) without the vectors.
+
+    With u east and v north of the place in Earth radii, phi its latitude and lambda its longitude, the direction
+    up + u east + v north seen in the place's own meridian is (cos phi - v sin phi, u, sin phi + v cos phi), so
+        lon = lambda + atan2(u, cos phi - v sin phi)
+        lat = atan2(sin phi + v cos phi, hypot(u, cos phi - v sin phi)).
+    Two of the three components depend on the row alone and one on the column alone: a third of the arithmetic.
+    """
+    offset = (np.arange(size) - (size - 1) / 2) * (km_per_pixel / EARTH_RADIUS_KM)
+    sine, cosine = np.sin(np.deg2rad(latlon[:, :1])), np.cos(np.deg2rad(latlon[:, :1]))
+    outward = torch.from_numpy(cosine + offset * sine)[:, :, None]  # (N, size, 1); row 0 is north, so v = -offset
+    upward = torch.from_numpy(sine - offset * cosine)[:, :, None]
+    east = torch.from_numpy(offset)
+    lon = torch.atan2(east, outward).numpy()
+    lat = torch.atan2(upward, torch.hypot(east, outward)).numpy()
+    return PixelPlaces(lat=np.rad2deg(lat, out=lat), lon=np.rad2deg(lon, out=lon) + latlon[:, 1, None, None])
+
+
+def place_chunks(count: int, points_per_place: int) -> Iterator[slice]:
+    """Cut a batch into runs of places that together have few enough points to work on at once."""
+    step = max(1, POINTS_AT_ONCE // points_per_place)
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def average_blocks(tiles: npt.NDArray[np.float32], factor: int) -> npt.NDArray[np.float32]:
+    """Shrink tiles (..., H, W) by a whole factor, each pixel the mean of a square: how oversampled tiles come home."""
+    if factor == 1:
+        return tiles
+    *front, height, width = tiles.shape
+    blocks = tiles.reshape(*front, height // factor, factor, width // factor, factor)
+    return np.asarray(blocks.mean(axis=(-3, -1), dtype=np.float32))
+
+
+class Corners(NamedTuple):
+    """The four pixels around each of P points and their shares."""
+
+    number: npt.NDArray[np.int64]
+    """Flat pixel numbers, (4, P)."""
+    weight: npt.NDArray[np.float32]
+    """Shares that sum to one, (4, P)."""
+
+
+def find_corners(
+    row: npt.NDArray[np.float64], column: npt.NDArray[np.float64], stride: int, start: npt.NDArray[np.int64] | int = 0
+) -> Corners:
+    """Find the pixels around points given in pixel units, where whole numbers are pixel centres.
+
+    Pixel (r, c) is number start + r * stride + c; the row and the column after a point's own must exist as well.
+    """
+    top, left = np.floor(row), np.floor(column)
+    down, right = (row - top).astype(np.float32), (column - left).astype(np.float32)
+    first = (top.astype(np.int64) * stride + left.astype(np.int64) + start).reshape(-1)
+    number = first + np.array([[0], [1], [stride], [stride + 1]])
+    up, back = 1 - down, 1 - right
+    weight = np.stack(
+        [(up * back).reshape(-1), (up * right).reshape(-1), (down * back).reshape(-1), (down * right).reshape(-1)]
+    )
+    return Corners(number=number, weight=weight)
+
+
+def has_gaps(planes: npt.NDArray[Any]) -> bool:
+    """Whether some pixel is NaN."""
+    return bool(np.issubdtype(planes.dtype, np.floating) and np.isnan(planes).any())
+
+
+def blend(planes: npt.NDArray[Any], corners: Corners, *, gaps: bool = False) -> npt.NDArray[np.float32]:
+    """Interpolate every band: planes (C, M) of pixels, P points -> (C, P).
+
+    With `gaps`, NaN marks pixels without a value: a point takes what its other corners say, and is a gap itself when
+    gaps hold more than half of it.
+    """
+    blend_plane = _blend_around_gaps if gaps else _blend_plane
+    result = np.empty((len(planes), corners.number.shape[1]), dtype=np.float32)
+    for plane, out in zip(planes, result, strict=True):
+        blend_plane(plane, corners, out)
+    return result
+
+
+def _blend_plane(plane: npt.NDArray[Any], corners: Corners, out: npt.NDArray[np.float32]) -> None:
+    part = np.empty_like(out)
+    np.multiply(plane.take(corners.number[0]), corners.weight[0], out=out, dtype=np.float32, casting="same_kind")
+    for number, weight in zip(corners.number[1:], corners.weight[1:], strict=True):
+        np.multiply(plane.take(number), weight, out=part, dtype=np.float32, casting="same_kind")
+        out += part
+
+
+def _blend_around_gaps(plane: npt.NDArray[Any], corners: Corners, out: npt.NDArray[np.float32]) -> None:
+    values = plane.take(corners.number)
+    gaps = np.isnan(values)
+    share = np.where(gaps, 0, corners.weight).sum(axis=0)
+    total = np.where(gaps, 0, values * corners.weight).sum(axis=0)
+    out[:] = np.where(share >= 0.5, total / np.maximum(share, 0.5), np.nan)
+
 
 ROWS_AT_ONCE = 64
 WORTH_REDUCING = 1.25
