@@ -17,7 +17,7 @@ from tessearth import Embedder
 from tessearth.bulk.h3_cells import build_h3_cells, count_h3_cells
 from tessearth.bulk.rasters import write_raster
 from tessearth.errors import ConfigError, OutputError
-from tessearth.sphere.grids import check_bbox
+from tessearth.sphere.grids import check_box
 from tessearth.sphere.land import is_inhabited_land
 from tests.conftest import tiny_encoder
 
@@ -49,7 +49,7 @@ def test_the_cells_of_a_box_are_those_whose_centre_lies_in_it(box: Any, every_ce
     west, south, east, north = box
     turned = (latlon[:, 1] - west) % 360
     inside = (latlon[:, 0] >= south) & (latlon[:, 0] < north) & (turned < ((east - west) % 360 or 360))
-    layout = build_h3_cells(check_bbox(box), 4)
+    layout = build_h3_cells(check_box(box), 4)
     found = [layout.cells(number)[0] for number in range(layout.num_windows)]
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), cells[inside])
 
@@ -57,7 +57,7 @@ def test_the_cells_of_a_box_are_those_whose_centre_lies_in_it(box: Any, every_ce
 @pytest.mark.parametrize("box", BOXES[1:])
 def test_descending_finer_loses_no_cell(box: Any) -> None:
     """Random places in the box, and those along its edges, are in cells that the layout lists."""
-    checked = check_bbox(box)
+    checked = check_box(box)
     layout = build_h3_cells(checked, 7 if (checked.north - checked.south) < 2 else 5)
     parents = set(layout.parents)
     level = max(0, layout.resolution - 5)
@@ -77,7 +77,7 @@ def test_descending_finer_loses_no_cell(box: Any) -> None:
 
 
 def test_cells_are_counted_before_they_are_listed() -> None:
-    box = check_bbox((-10, 35, 30, 60))
+    box = check_box((-10, 35, 30, 60))
     layout = build_h3_cells(box, 4)
     listed = sum(len(layout.cells(number)[0]) for number in range(layout.num_windows))
     assert count_h3_cells(box, 4) == pytest.approx(listed, rel=0.2)

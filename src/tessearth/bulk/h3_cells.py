@@ -15,7 +15,7 @@ from tessearth.errors import ConfigError
 from tessearth.packages import require
 from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.geometry import EARTH_RADIUS_KM
-from tessearth.sphere.grids import Bbox, WindowPlaces
+from tessearth.sphere.grids import Box, WindowPlaces
 from tessearth.sphere.land import is_inhabited_land
 
 FINEST = 15
@@ -33,7 +33,7 @@ by the rotation of each finer level, together less than another third; the rest 
 class H3Cells:
     """Cells in the order of their index, divided by their ancestors."""
 
-    bbox: Bbox
+    bbox: Box
     resolution: int
     parents: tuple[int, ...]
     """The coarser cells that may hold some, one a window."""
@@ -53,7 +53,7 @@ class H3Cells:
         """Indices (n,) and centres (n, 2) of the cells of one window."""
         cells = np.sort(np.asarray(_h3().cell_to_children(self.parents[number], self.resolution), dtype=np.uint64))
         latlon = _centres(cells)
-        inside = _inside(self.bbox, latlon)
+        inside = self.bbox.contains(latlon)
         if self.land:
             inside &= is_inhabited_land(latlon)
         return cells[inside], latlon[inside]
@@ -75,7 +75,7 @@ class H3Cells:
         return WindowPlaces(latlon, is_inhabited_land(latlon) if self.land else np.ones(len(latlon), np.bool_)), False
 
 
-def count_h3_cells(bbox: Bbox, resolution: int) -> int:
+def count_h3_cells(bbox: Box, resolution: int) -> int:
     """About how many cells of a resolution (0 to 15) lie in a box: its area over a cell's."""
     if not 0 <= resolution <= FINEST:
         raise ConfigError(f"h3 is {resolution}; H3 resolutions go from 0 (4.4 million km2) to {FINEST} (1 m2)")
@@ -84,7 +84,7 @@ def count_h3_cells(bbox: Bbox, resolution: int) -> int:
     return math.ceil(area / float(_h3().average_hexagon_area(resolution, unit="km^2")))
 
 
-def build_h3_cells(bbox: Bbox, resolution: int, *, land: bool = False) -> H3Cells:
+def build_h3_cells(bbox: Box, resolution: int, *, land: bool = False) -> H3Cells:
     """The layout of the cells of a resolution whose centres lie in a box."""
     level = max(0, resolution - LEVELS_PER_WINDOW)
     cells = np.sort(np.asarray(_h3().get_res0_cells(), dtype=np.uint64))
@@ -105,15 +105,7 @@ def _centres(cells: npt.NDArray[np.uint64]) -> Floats:
     return np.array([centre(cell) for cell in cells.tolist()], dtype=np.float64).reshape(-1, 2)
 
 
-def _inside(bbox: Bbox, latlon: Floats) -> npt.NDArray[np.bool_]:
-    """Which places lie in a box, its western and southern edge included, so that neighbouring boxes share none."""
-    lat, lon = latlon.T
-    from_west = np.mod(lon - bbox.west, 360.0)
-    below = (lat < bbox.north) | (bbox.north >= 90)
-    return np.asarray((lat >= bbox.south) & below & (from_west < bbox.east - bbox.west))
-
-
-def _near(bbox: Bbox, latlon: Floats, level: int) -> npt.NDArray[np.bool_]:
+def _near(bbox: Box, latlon: Floats, level: int) -> npt.NDArray[np.bool_]:
     """Which cells of a level may have descendants in a box, by how far these can lie from the cell's centre."""
     lat, lon = latlon.T
     reach = math.degrees(REACH * _h3().average_hexagon_edge_length(level, unit="km") / EARTH_RADIUS_KM)

@@ -17,7 +17,7 @@ from tessearth.bulk.raster_values import Stored, StoredType, check_stored_type, 
 from tessearth.bulk.zarr import ZarrTarget
 from tessearth.embedding.embedder import Embedder, Precision
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.sphere.grids import GLOBE, Bbox, Layout, RasterGrid, build_grid, check_bbox
+from tessearth.sphere.grids import GLOBE, Box, Layout, RasterGrid, build_grid, check_box
 from tessearth.storage.files import keeping_what_is_finished, locked_folder
 from tessearth.version import __version__
 
@@ -67,7 +67,7 @@ def write_raster(
     out = Path(out)
     form = _check_form(out, resolution, h3)
     check_stored_type(dtype)
-    box = check_bbox(bbox)
+    box = check_box(bbox)
     form.check_installed()
     num_cells = _count_cells(box, resolution, h3)
     if cluster is not None and isinstance(model, Embedder):
@@ -112,7 +112,7 @@ def _check_form(out: Path, resolution: float | None, h3: int | None) -> Any:
     return FORMS[suffix]
 
 
-def _count_cells(box: Bbox, resolution: float | None, h3: int | None) -> int:
+def _count_cells(box: Box, resolution: float | None, h3: int | None) -> int:
     """How many cells there will be, known before any of them is listed."""
     if h3 is not None:
         return count_h3_cells(box, h3)
@@ -120,7 +120,7 @@ def _count_cells(box: Bbox, resolution: float | None, h3: int | None) -> int:
     return build_grid(box, resolution).num_cells
 
 
-def _layout(box: Bbox, resolution: float | None, h3: int | None, land: bool) -> RasterGrid | H3Cells:
+def _layout(box: Box, resolution: float | None, h3: int | None, land: bool) -> RasterGrid | H3Cells:
     if h3 is not None:
         return build_h3_cells(box, h3, land=land)
     assert resolution is not None
@@ -149,7 +149,7 @@ def _check_place(out: Path) -> None:
 def _plan(
     form: Any,
     layout: Layout,
-    box: Bbox,
+    box: Box,
     resolution: float | None,
     h3: int | None,
     land: bool,

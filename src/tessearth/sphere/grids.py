@@ -18,7 +18,7 @@ SLACK = 1e-6
 """A share of a cell: degrees such as 0.05 are not exact in binary, and a grid must not gain a row by that."""
 
 
-class Bbox(NamedTuple):
+class Box(NamedTuple):
     """A box of degrees; `east` is larger than `west`, beyond 180 where the box crosses the antimeridian."""
 
     west: float
@@ -26,8 +26,29 @@ class Bbox(NamedTuple):
     east: float
     north: float
 
+    @property
+    def width(self) -> float:
+        """Degrees of longitude, above 0 and at most 360."""
+        return self.east - self.west
 
-GLOBE = Bbox(-180.0, -90.0, 180.0, 90.0)
+    def middle(self) -> tuple[float, float]:
+        """Latitude and longitude of the centre."""
+        return (self.south + self.north) / 2, (self.west + self.width / 2 + 180) % 360 - 180
+
+    def edge(self) -> Floats:
+        """Points around the box, (M, 2): 60 along each side."""
+        lat, lon = np.linspace(self.south, self.north, 60), np.linspace(self.west, self.east, 60)
+        sides = [(lat, lon[0]), (lat, lon[-1]), (lat[0], lon), (lat[-1], lon)]
+        return np.concatenate([np.stack(np.broadcast_arrays(*side), axis=-1) for side in sides])
+
+    def contains(self, latlon: Floats) -> npt.NDArray[np.bool_]:
+        """Which places (N, 2) lie inside; the western and southern edge belong to the box, the others do not."""
+        lat, lon = latlon.T
+        below = (lat < self.north) | (self.north >= 90)
+        return np.asarray((lat >= self.south) & below & (np.mod(lon - self.west, 360.0) < self.width))
+
+
+GLOBE = Box(-180.0, -90.0, 180.0, 90.0)
 
 
 class WindowPlaces(NamedTuple):
@@ -57,24 +78,24 @@ class Layout(Protocol):
         """About so many places from all over, and whether they are all there is."""
 
 
-def check_bbox(bbox: Sequence[float]) -> Bbox:
+def check_box(sides: Sequence[float]) -> Box:
     """West, south, east, north in degrees as a box; west of a larger number than east crosses the antimeridian."""
-    order = "give west, south, east, north in degrees"
-    if len(bbox) != 4 or not all(math.isfinite(side) for side in bbox):
-        raise ConfigError(f"bbox is {_spoken(bbox)}; {order}")
-    west, south, east, north = map(float, bbox)
+    given, order = ",".join(f"{side:g}" for side in sides), "give west, south, east, north in degrees"
+    if len(sides) != 4 or not all(math.isfinite(side) for side in sides):
+        raise ConfigError(f"bbox is {given}; {order}")
+    west, south, east, north = map(float, sides)
     if not (abs(south) <= 90 and abs(north) <= 90):
-        raise ConfigError(f"bbox is {_spoken(bbox)}: south and north lie between -90 and 90; {order}")
+        raise ConfigError(f"bbox is {given}: south and north lie between -90 and 90; {order}")
     if not (-180 <= west <= 360 and -180 <= east <= 360):
-        raise ConfigError(f"bbox is {_spoken(bbox)}: west and east lie between -180 and 180 (or 0 and 360); {order}")
+        raise ConfigError(f"bbox is {given}: west and east lie between -180 and 180 (or 0 and 360); {order}")
     if south >= north:
-        raise ConfigError(f"bbox is {_spoken(bbox)}: south ({south:g}) is not below north ({north:g}); {order}")
+        raise ConfigError(f"bbox is {given}: south ({south:g}) is not below north ({north:g}); {order}")
     if west >= 180 and east >= 180:
         west, east = west - 360, east - 360
     east += 360.0 if west > east else 0.0
     if west == east or east - west > 360:
-        raise ConfigError(f"bbox is {_spoken(bbox)}: it is {east - west:g} degrees wide, not above 0 and at most 360")
-    return Bbox(west, south, east, north)
+        raise ConfigError(f"bbox is {given}: it is {east - west:g} degrees wide, not above 0 and at most 360")
+    return Box(west, south, east, north)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +116,7 @@ class RasterGrid:
     @property
     def num_windows(self) -> int:
         """How many windows there are: squares of `WINDOW_SIDE`, smaller at the southern and eastern edge."""
-        return self._windows_down() * self._windows_across()
+        return math.ceil(self.rows / WINDOW_SIDE) * math.ceil(self.columns / WINDOW_SIDE)
 
     @property
     def num_cells(self) -> int:
@@ -112,7 +133,7 @@ class RasterGrid:
 
     def window_slices(self, number: int) -> tuple[slice, slice]:
         """The rows and columns of a window."""
-        down, across = divmod(number, self._windows_across())
+        down, across = divmod(number, math.ceil(self.columns / WINDOW_SIDE))
         top, left = down * WINDOW_SIDE, across * WINDOW_SIDE
         return slice(top, min(top + WINDOW_SIDE, self.rows)), slice(left, min(left + WINDOW_SIDE, self.columns))
 
@@ -133,28 +154,18 @@ class RasterGrid:
         latlon = np.stack(np.meshgrid(lat, around, indexing="ij"), axis=-1).reshape(-1, 2)
         return WindowPlaces(latlon, is_inhabited_land(latlon) if self.land else np.ones(len(latlon), np.bool_))
 
-    def _windows_down(self) -> int:
-        return -(-self.rows // WINDOW_SIDE)
 
-    def _windows_across(self) -> int:
-        return -(-self.columns // WINDOW_SIDE)
-
-
-def build_grid(bbox: Bbox, resolution: float, *, land: bool = False) -> RasterGrid:
+def build_grid(box: Box, resolution: float, *, land: bool = False) -> RasterGrid:
     """The grid that covers a box from its north-west corner; its last row and column may reach a little beyond."""
     if not (math.isfinite(resolution) and resolution > 0):
         raise ConfigError(f"resolution is {resolution} degrees; it must be above 0")
-    rows = math.ceil((bbox.north - bbox.south) / resolution - SLACK)
-    columns = math.ceil((bbox.east - bbox.west) / resolution - SLACK)
-    past_the_pole = bbox.north - rows * resolution < -90 - SLACK * resolution
+    rows = math.ceil((box.north - box.south) / resolution - SLACK)
+    columns = math.ceil((box.east - box.west) / resolution - SLACK)
+    past_the_pole = box.north - rows * resolution < -90 - SLACK * resolution
     if past_the_pole or columns * resolution > 360 + SLACK * resolution:
         end = "past the south pole" if past_the_pole else "more than once around the Earth"
         raise ConfigError(
             f"{rows} x {columns} cells of {resolution:g} degrees would reach {end}: choose a resolution that divides "
-            f"{bbox.north - bbox.south:g} and {bbox.east - bbox.west:g} degrees, or a smaller bbox"
+            f"{box.north - box.south:g} and {box.east - box.west:g} degrees, or a smaller bbox"
         )
-    return RasterGrid(west=bbox.west, north=bbox.north, resolution=resolution, rows=rows, columns=columns, land=land)
-
-
-def _spoken(bbox: Sequence[float]) -> str:
-    return ",".join(f"{side:g}" for side in bbox)
+    return RasterGrid(west=box.west, north=box.north, resolution=resolution, rows=rows, columns=columns, land=land)

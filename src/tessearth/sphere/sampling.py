@@ -9,7 +9,8 @@ import numpy.typing as npt
 from tessearth.errors import ConfigError
 from tessearth.sphere.coordinates import as_places
 from tessearth.sphere.land import is_inhabited_land
-from tessearth.sphere.mixing import mix, mix_seed, to_unit
+
+Bits = npt.NDArray[np.uint64]
 
 DRAWS_AT_ONCE = 65_536
 KEYS_PER_DEGREE = 1_000_000
@@ -67,7 +68,7 @@ def split_places(
     if not 0 <= validation <= 1:
         raise ConfigError(f"validation is {validation}; it must be a share between 0 and 1")
     keys = place_keys(latlon) if block_degrees is None else _block_keys(latlon, block_degrees)
-    held_out = _hash_to_unit(keys, seed) < validation
+    held_out = to_unit(mix(keys.astype(np.uint64) ^ mix_seed(seed))) < validation
     return Split(training=np.flatnonzero(~held_out), validation=np.flatnonzero(held_out))
 
 
@@ -111,6 +112,19 @@ def _block_keys(latlon: npt.ArrayLike, block_degrees: float) -> npt.NDArray[np.i
     return keys
 
 
-def _hash_to_unit(keys: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.float64]:
-    """Scatter keys over [0, 1), each seed in its own way."""
-    return to_unit(mix(keys.astype(np.uint64) ^ mix_seed(seed)))
+def mix(state: Bits) -> Bits:
+    """The finaliser of splitmix64: every bit of the input moves about half of the output's."""
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def mix_seed(seed: int) -> Bits:
+    """A seed of any size and sign as the first state of a chain, (1,)."""
+    return mix(np.array([seed % 2**64], dtype=np.uint64))
+
+
+def to_unit(bits: Bits) -> npt.NDArray[np.float64]:
+    """Bits as numbers in [0, 1), 53 of them each."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
