@@ -1,18 +1,14 @@
 """`tessearth plot`: every figure of the method by name."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, warn_if_untrained
-from tessearth.errors import ConfigError, CoordinateError
+from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tessearth.figures.request import Request
-    from tessearth.plotting.views import View
-
-GIF = ".gif"
+    from tessearth.figures.kinds import Kind
 
 
 def plot(
@@ -71,16 +67,19 @@ def plot(
 
     tessearth plot performance --table scores.csv --x top_k --out top_k.svg
     """
-    from tessearth.figures.kinds import KINDS
-    from tessearth.figures.request import Request
+    from tessearth.figures.kinds import KINDS, check_figure, write_figure
+    from tessearth.figures.request import Request, read_view
 
     if kind is None:
-        print("\n".join(f"{name:<{max(map(len, KINDS))}}  {card.summary}" for name, card in KINDS.items()))
+        print("\n".join(f"{name:<{max(map(len, KINDS))}}  {_describe(card)}" for name, card in KINDS.items()))
         return
-    path = _check(kind, out, dpi)
+    KINDS[kind]
+    if out is None:
+        raise ConfigError("say where the figure goes: --out FILE.png")
+    check_figure(kind, out, dpi)  # before anything is computed
     request = Request(
         model=model,
-        view=_view(projection, region, center),
+        view=read_view(projection, region, center),
         device=device,
         run=run,
         store=store,
@@ -90,86 +89,19 @@ def plot(
         width_cm=width,
         share=share,
         seed=seed,
-        varied=x,
+        frames=frames,
+        task=task,
+        models=models or "",
+        table=table,
+        x=x,
+        also=",".join(also or []),
     )
-    _work_out(kind, request, task=task, models=models, table=table, also=also or [])
-    _write(kind, request, path, dpi, frames)
-    print(path)
+    write_figure(kind, request, out, dpi)
+    print(out)
     if kind not in ("migration", "performance", "training"):
         warn_if_untrained(model)
 
 
-def _check(kind: str, out: str | None, dpi: int) -> Path:
-    """Say what is wrong before anything is computed."""
-    from tessearth.figures.kinds import KINDS
-    from tessearth.plotting.views import SUFFIXES, check_figure_path
-
-    KINDS[kind]
-    if out is None:
-        raise ConfigError("say where the figure goes: --out FILE.png")
-    if not 20 <= dpi <= 2400:
-        raise ConfigError(f"dpi is {dpi}; it must lie between 20 and 2400")
-    path = check_figure_path(out, (*SUFFIXES, GIF) if kind == "migration" else SUFFIXES)
-    if not path.parent.is_dir():
-        raise ConfigError(f"there is no folder {path.parent} to write {path.name} into")
-    return path
-
-
-def _view(projection: str | None, region: str | None, center: str | None) -> "View":
-    from tessearth.plotting import build_view
-
-    middle = None
-    if center is not None:
-        from tessearth.sphere.coordinates import check_latlon
-
-        try:
-            lat, lon = (float(part) for part in center.split(","))
-        except ValueError:
-            raise CoordinateError(f"center is {center!r}; give LAT,LON in degrees such as 45,10") from None
-        import numpy as np
-
-        check_latlon(np.array([lat, lon]))
-        middle = (lat, lon)
-    return build_view(projection, region, middle)
-
-
-def _work_out(kind: str, request: "Request", *, task: str, models: str | None, table: str | None, also: Any) -> None:
-    """What a figure needs beyond the model: predictions of probes, or scores."""
-    if kind == "predictions":
-        from tessearth.evaluation.runner import split_names
-        from tessearth.figures.scores import predict
-
-        names = [request.model, *(split_names(models) if models else [])]
-        request.predicted = predict(names, task, device=request.device)
-    if kind == "performance" and table is not None:
-        from tessearth.figures.scores import read_scores
-
-        request.scores = read_scores(Path(table), request.varied, dict(_also(text) for text in also))
-    elif kind == "performance" and request.varied == "top_k":
-        from tessearth.figures.scores import powers_up_to, score_top_k
-
-        kept = powers_up_to(len(request.positions()))
-        request.scores = score_top_k(request.model, kept, device=request.device)
-
-
-def _also(text: str) -> tuple[str, float]:
-    name, _, value = text.rpartition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise ConfigError(f"--also is {text!r}; give RUN=VALUE such as base=4096") from None
-
-
-def _write(kind: str, request: "Request", path: Path, dpi: int, frames: int) -> None:
-    from tessearth.figures.kinds import draw
-    from tessearth.figures.scores import find_run, read_trajectory
-    from tessearth.plotting import animate_migration, paper_style, save_figure
-
-    with paper_style():
-        if path.suffix.lower() == GIF:
-            trajectory = read_trajectory(find_run(request.model, request.run))
-            style: dict[str, Any] = {"share": request.share, "seed": request.seed, "frames": frames}
-            style |= {} if request.width_cm is None else {"width_cm": request.width_cm}
-            animate_migration(path, trajectory.steps, trajectory.positions, request.view, **style)
-        else:
-            save_figure(draw(kind, request), path, dpi)
+def _describe(kind: "Kind") -> str:
+    """What it shows, and the settings it follows."""
+    return kind.summary + (f" [{', '.join(kind.settings)}]" if kind.settings else "")

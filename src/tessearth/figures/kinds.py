@@ -1,23 +1,43 @@
 """Every kind of figure by name: what it shows, and how it is made from a model, a run or a table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
-from tessearth.figures.request import Request, read_tiles, tile_km
-from tessearth.figures.scores import find_run, read_metrics, read_trajectory
+from tessearth.evaluation.runner import split_names
+from tessearth.figures.request import Request
+from tessearth.figures.scores import find_run, predict, read_metrics, read_scores, read_trajectory, score_top_k
 from tessearth.plotting import curves, places, sites, tokens
+from tessearth.plotting.animation import animate_migration
+from tessearth.plotting.curves import Score
 from tessearth.plotting.ground import land_at
-from tessearth.plotting.views import COLUMN_CM, PAGE_CM, Floats, Pixels, View, add_colour_bar, new_figure
+from tessearth.plotting.views import (
+    COLUMN_CM,
+    DPI,
+    PAGE_CM,
+    SUFFIXES,
+    Floats,
+    Pixels,
+    View,
+    add_colour_bar,
+    check_figure_path,
+    new_figure,
+    paper_style,
+    save_figure,
+)
 from tessearth.registry import Registry
 from tessearth.sphere.geometry import fibonacci_lattice
 from tessearth.sphere.voronoi_cells import build_cells
 
 Array = npt.NDArray[Any]
 
+ANIMATION = ".gif"
 QUERY_PLACES = 20_000
 SHEET_TOKENS, SHEET_COLUMNS = 48, 6
 BEST_TOKENS, TOP_TILES = 4, 3
@@ -29,68 +49,90 @@ class Kind(NamedTuple):
     summary: str
     draw: Callable[[Request], Any]
     """Makes the figure."""
+    settings: tuple[str, ...] = ()
+    """The names of `Settings` that it follows."""
 
 
-def _sites(request: Request) -> Any:
-    figure, axis = request.map_figure()
+def draw(kind: str, request: Request) -> Any:
+    """The figure of a kind, by name."""
+    return KINDS[kind].draw(request)
+
+
+def check_figure(kind: str, path: str | PathLike[str], dpi: int = DPI) -> None:
+    """Refuse an unknown kind, a file that cannot be written and unusable dots per inch, before any work."""
+    KINDS[kind]
+    if not 20 <= dpi <= 2400:
+        raise ConfigError(f"dpi is {dpi}; it must lie between 20 and 2400")
+    out = check_figure_path(path, (*SUFFIXES, ANIMATION) if kind == "migration" else SUFFIXES)
+    if not out.parent.is_dir():
+        raise ConfigError(f"there is no folder {out.parent} to write {out.name} into")
+
+
+def write_figure(kind: str, request: Request, path: str | PathLike[str], dpi: int = DPI) -> None:
+    """Draw a figure in the paper's style and write it; migration to a .gif is an animation."""
+    check_figure(kind, path, dpi)
+    with paper_style():
+        if Path(path).suffix.lower() != ANIMATION:
+            save_figure(draw(kind, request), path, dpi)
+            return
+        trajectory = read_trajectory(find_run(request.model, request.run))
+        style: dict[str, Any] = {} if request.width_cm is None else {"width_cm": request.width_cm}
+        style |= {"share": request.share, "seed": request.seed, "frames": request.frames}
+        animate_migration(path, trajectory.steps, trajectory.positions, request.view, **style)
+
+
+def _on_map(paint: Callable[[Any, Request], str], request: Request, below_cm: float = 0.35) -> Any:
+    """A figure of one map: `paint` draws on its axis and says its title."""
+    figure, axis = request.map_figure(below_cm)
+    axis.set_title(paint(axis, request))
+    return figure
+
+
+def _sites(axis: Any, request: Request) -> str:
     xyz = request.positions()
     sites.draw_sites(axis, xyz, request.view)
-    axis.set_title(f"{len(xyz):,} sites")
-    return figure
+    return f"{len(xyz):,} sites"
 
 
-def _sharpness(request: Request) -> Any:
-    figure, axis = request.map_figure(1.3)
+def _sharpness(axis: Any, request: Request) -> str:
     tau = request.voronoi().sharpness().detach().cpu().numpy()
     sites.draw_sharpness(axis, request.positions(), tau, request.view, share=request.share, seed=request.seed)
-    axis.set_title(f"sharpness of {request.share:.0%} of {len(tau):,} sites")
-    return figure
+    return f"sharpness of {request.share:.0%} of {len(tau):,} sites"
 
 
-def _cells(request: Request) -> Any:
-    figure, axis = request.map_figure()
+def _cells(axis: Any, request: Request) -> str:
     cells = build_cells(request.positions())
     sites.draw_cells(axis, cells, request.view)
-    axis.set_title(f"Voronoi cells of {len(cells.sites):,} sites")
-    return figure
+    return f"Voronoi cells of {len(cells.sites):,} sites"
 
 
-def _site_embeddings(request: Request) -> Any:
-    figure, axis = request.map_figure()
+def _site_embeddings(axis: Any, request: Request) -> str:
     embeddings = request.voronoi().embeddings.detach().cpu().numpy()
     columns = request.columns or 1200
     sites.draw_site_embeddings(axis, request.positions(), embeddings, request.view, columns=columns)
-    axis.set_title("site embeddings by nearest cell (three independent components)")
-    return figure
+    return "site embeddings by nearest cell (three independent components)"
 
 
-def _embeddings(request: Request) -> Any:
-    figure, axis = request.map_figure()
+def _embeddings(axis: Any, request: Request) -> str:
     places.draw_embeddings(axis, request.embedder.embed, request.view, columns=request.columns or 500)
-    axis.set_title("location embeddings (three independent components)")
-    return figure
+    return "location embeddings (three independent components)"
 
 
-def _migration(request: Request) -> Any:
-    figure, axis = request.map_figure(1.9)
+def _migration(axis: Any, request: Request) -> str:
     trajectory = read_trajectory(find_run(request.model, request.run))
     sites.draw_migration(axis, trajectory.positions, request.view, share=request.share, seed=request.seed)
-    axis.set_title(f"site migration over {trajectory.steps[-1] - trajectory.steps[0]:,} steps")
-    return figure
+    return f"site migration over {trajectory.steps[-1] - trajectory.steps[0]:,} steps"
 
 
-def _token(request: Request) -> Any:
+def _token(axis: Any, request: Request) -> str:
     pixels = request.pixels(400)
     attention = request.attention(pixels.latlon[pixels.shown])
     on_land = land_at(pixels, request.view)[pixels.shown]
     telling = tokens.most_telling(attention[on_land] if on_land.any() else attention, 1)[0]
-    token = telling if request.token is None else request.token
-    tokens.check_token(token, attention.shape[1])
-    figure, axis = request.map_figure(1.3)
+    token = tokens.check_token(telling if request.token is None else request.token, attention.shape[1])
     drawn = tokens.draw_token_map(axis, pixels, attention[:, token], request.view)
     add_colour_bar(axis, drawn, "attention (%)", extend="max")
-    axis.set_title(f"where token {token} is attended to")
-    return figure
+    return f"where token {token} is attended to"
 
 
 def _tokens_sheet(request: Request) -> Any:
@@ -120,16 +162,14 @@ def _tokens_best(request: Request) -> Any:
     land, beneath = pixels.latlon[on_land], attention[on_land[pixels.shown]]
     chosen = tokens.most_telling(beneath, min(BEST_TOKENS, attention.shape[1]))
     tops = [tokens.top_places(land, beneath[:, token], TOP_TILES) for token in chosen]
-    store = request.tile_store()
-    pictures = read_tiles(np.concatenate(tops), store)
-    pictures = pictures.reshape(len(chosen), TOP_TILES, *pictures.shape[1:])
+    tiles = request.tiles(np.concatenate(tops))
+    pictures = tiles.pictures.reshape(len(chosen), TOP_TILES, *tiles.pictures.shape[1:])
     width = request.width_cm or PAGE_CM
     figure, _ = new_figure(width, 0.62 * width)
     figure.clear()
-    for part, token, latlon, tiles in zip(figure.subfigures(2, 2).flat, chosen, tops, pictures, strict=False):
-        _tiles_over_map(part, request.view, pixels, attention[:, token], latlon, tiles, token)
-    wide = tile_km(store)
-    scale = f"tiles {wide:,.0f} km wide, " if wide else ""
+    for part, token, latlon, shown in zip(figure.subfigures(2, 2).flat, chosen, tops, pictures, strict=False):
+        _tiles_over_map(part, request.view, pixels, attention[:, token], latlon, shown, token)
+    scale = f"tiles {tiles.km:,.0f} km wide, " if tiles.km else ""
     figure.suptitle(f"{scale}at the places on land that attend most to each token (circles)", fontsize=7)
     return figure
 
@@ -149,19 +189,42 @@ def _training(request: Request) -> Any:
 
 
 def _performance(request: Request) -> Any:
-    if not request.scores:
-        raise ConfigError("performance is drawn from a table: name it with --table FILE and what was varied with --x")
-    measures = [name for name in ("accuracy", "r2") if not np.isnan([getattr(s, name) for s in request.scores]).all()]
+    scores = _scores(request)
+    measures = [name for name in ("accuracy", "r2") if not np.isnan([getattr(s, name) for s in scores]).all()]
     figure, axes = new_figure(request.width_cm or PAGE_CM, 5.6, 1, len(measures))
     for axis, measure in zip(np.ravel(axes), measures, strict=True):
-        curves.draw_performance(axis, request.scores, measure, x=request.varied)  # type: ignore[arg-type]
+        curves.draw_performance(axis, scores, measure, x=request.x)  # type: ignore[arg-type]
     return figure
 
 
+def _scores(request: Request) -> Sequence[Score]:
+    """The scores at hand, those of the table, or those of the model with fewer sites kept."""
+    if request.scores:
+        return request.scores
+    if request.table is not None:
+        return read_scores(Path(request.table), request.x, _values_of_runs(request.also))
+    if request.x != "top_k":
+        raise ConfigError("performance is drawn from a table: give --table FILE, and what was varied with --set x=NAME")
+    return score_top_k(request.model, _powers_up_to(len(request.positions())), device=request.device)
+
+
+def _powers_up_to(sites: int) -> list[int]:
+    """1, 4, 16 ... and the number of sites itself."""
+    return [*(4**i for i in range(16) if 4**i < sites), sites]
+
+
+def _values_of_runs(text: str) -> dict[str, float]:
+    """What other runs of a study had: "base=4096,long=1024"."""
+    try:
+        pairs = [part.rpartition("=") for part in text.split(",") if part]
+        return {name: float(value) for name, _, value in pairs}
+    except ValueError:
+        raise ConfigError(f"also is {text!r}; give RUN=VALUE with commas, such as base=4096,long=1024") from None
+
+
 def _predictions(request: Request) -> Any:
-    told = request.predicted
-    if told is None:
-        raise ConfigError("prediction maps need predictions: Request.predicted, which `tessearth plot` works out")
+    models = [request.model, *(split_names(request.models) if request.models else [])]
+    told = request.predicted or predict(models, request.task, device=request.device)
     panels = {"truth": told.truth, **{f"{name} ({told.scores[name]})": said for name, said in told.said.items()}}
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -219,23 +282,32 @@ def _peak(attention: Array) -> float:
 KINDS: Registry[Kind] = Registry(
     "figure",
     {
-        "sites": Kind("where the sites lie", _sites),
-        "site-embeddings": Kind("every place in the colour of its nearest site's embedding", _site_embeddings),
-        "embeddings": Kind("every place in the colour of its embedding", _embeddings),
-        "cells": Kind("the Voronoi cells", _cells),
-        "sharpness": Kind("how sharp the sites are", _sharpness),
-        "migration": Kind("how sites moved in training (--run); as .gif a moving picture", _migration),
-        "token": Kind("where one token is attended to (--token)", _token),
-        "tokens-best": Kind("the four tokens that tell most, with the tiles that attend most to them", _tokens_best),
-        "tokens": Kind("the maps of the 48 tokens used most", _tokens_sheet),
+        "sites": Kind("where the sites lie", partial(_on_map, _sites), ("tessellation",)),
+        "site-embeddings": Kind(
+            "every place in the colour of its nearest site's embedding",
+            partial(_on_map, _site_embeddings),
+            ("tessellation", "columns"),
+        ),
+        "embeddings": Kind("every place in the colour of its embedding", partial(_on_map, _embeddings), ("columns",)),
+        "cells": Kind("the Voronoi cells", partial(_on_map, _cells), ("tessellation",)),
+        "sharpness": Kind(
+            "how sharp the sites are", partial(_on_map, _sharpness, below_cm=1.3), ("tessellation", "share", "seed")
+        ),
+        "migration": Kind(
+            "how sites moved in training (--run); as .gif an animation",
+            partial(_on_map, _migration, below_cm=1.9),
+            ("share", "seed", "frames"),
+        ),
+        "token": Kind("the attention to one token", partial(_on_map, _token, below_cm=1.3), ("token", "columns")),
+        "tokens-best": Kind(
+            "the four tokens that tell places apart best, with the tiles that attend most to them",
+            _tokens_best,
+            ("columns", "store"),
+        ),
+        "tokens": Kind("the maps of the 48 tokens used most", _tokens_sheet, ("columns",)),
         "token-use": Kind("mean attention of every token, effective tokens and entropy", _token_use),
-        "predictions": Kind("a probe's predictions beside the truth (--task, --models)", _predictions),
-        "performance": Kind("scores against what was varied (--table, --x)", _performance),
+        "predictions": Kind("the predictions of probes and the truth", _predictions, ("task", "models")),
+        "performance": Kind("scores against what was varied (--table)", _performance, ("x", "also")),
         "training": Kind("losses and retrieval along a run (--run)", _training),
     },
 )
-
-
-def draw(kind: str, request: Request) -> Any:
-    """The figure of a kind, by name."""
-    return KINDS[kind].draw(request)

@@ -1,16 +1,16 @@
-"""What a figure is asked to show, and where its numbers come from: a model, a run, a table, predictions."""
+"""What a figure shows, and where its numbers come from: a model, a run, a table, predictions."""
 
-from collections.abc import Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tessearth.embedding.embedder import Embedder
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, CoordinateError
 from tessearth.figures.scores import STORE, Predicted, find_run
 from tessearth.imagery.contact_sheet import to_picture
 from tessearth.imagery.reading import build_source
@@ -18,43 +18,69 @@ from tessearth.imagery.recipe import SourceRecipe
 from tessearth.imagery.store import FeatureStore
 from tessearth.plotting.curves import Score
 from tessearth.plotting.sites import SHARE
-from tessearth.plotting.views import COLUMN_CM, Floats, Pixels, View, new_figure
+from tessearth.plotting.views import COLUMN_CM, Floats, Pixels, View, build_view, new_figure
+from tessearth.settings import did_you_mean
+from tessearth.sphere.coordinates import check_latlon
 
 Array = npt.NDArray[Any]
 
 EXPLAIN_AT_ONCE = 8192
-"""Places whose attention is asked for at once: their site weights are made on the way and dropped."""
+"""Places whose attention is computed in one call, which bounds the memory of their site weights."""
+BRIGHTENED = 0.7
+"""The power of brightness at which forests on paper can be told apart from each other, next to ice and sand."""
+OWN_EARTH = SourceRecipe(kind="blue-marble", options={"size": 48, "km_per_pixel": 7.4})
 
 
 @dataclass(kw_only=True)
-class Request:
-    """What a figure is asked to show."""
+class Settings:
+    """What `tessearth plot --set name=value` changes; `KINDS` says which kind follows which."""
+
+    store: str | None = None
+    """A feature store whose tiles are shown; None is the run's own, else Blue Marble."""
+    token: int | None = None
+    """None is the token that tells places apart best."""
+    tessellation: int = 0
+    columns: int | None = None
+    """How many pixels a map is wide; None leaves it to the kind of figure."""
+    share: float = SHARE
+    """The share of the sites shown in migration and sharpness."""
+    seed: int = 0
+    """Draws that share of the sites."""
+    frames: int = 40
+    """The pictures of an animation."""
+    task: str = "koppen"
+    models: str = ""
+    """Encoders drawn next to the model in prediction maps, with commas between them."""
+    x: str = "sites"
+    """What was varied: sites, tokens, places, top_k; K or T of a study."""
+    also: str = ""
+    """What other runs of a study had, such as "base=4096,long=1024"."""
+
+
+@dataclass(kw_only=True)
+class Request(Settings):
+    """What a figure shows."""
 
     model: str
     view: View = field(default_factory=View)
     device: str | None = None
     run: str | None = None
     """The folder of a training run; None is the one the model's weights lie in."""
-    store: str | None = None
-    """A feature store whose tiles are shown; None is the run's own, else Blue Marble."""
-    token: int | None = None
-    tessellation: int = 0
-    columns: int | None = None
-    """How many pixels a map is wide; None leaves it to the kind of figure."""
+    table: str | None = None
+    """A file of scores: csv, or a study's jsonl."""
     width_cm: float | None = None
-    share: float = SHARE
-    seed: int = 0
-    varied: str = "sites"
     scores: Sequence[Score] = ()
+    """Scores already at hand; otherwise they are read from the table."""
     predicted: Predicted | None = None
+    """Predictions already at hand; otherwise they are worked out."""
 
     @cached_property
     def embedder(self) -> Embedder:
-        """The model, loaded when first asked for."""
+        """The model, loaded on first use."""
         return Embedder(self.model, device=self.device)
 
     def voronoi(self) -> Any:
-        """The tessellation asked for, of an encoder that has sites."""
+        """The chosen tessellation of an encoder that has sites."""
         if not self.embedder.has_sites:
             raise ConfigError(f"{self.model} has no sites: this figure is for Voronoi encoders")
         every = self.embedder.encoder.voronois()
@@ -67,7 +93,7 @@ class Request:
         return np.asarray(self.voronoi().positions().detach().cpu().double().numpy())
 
     def attention(self, latlon: Floats) -> Array:
-        """How much each place (N, 2) draws on each token, (N, T)."""
+        """The attention of each place (N, 2) to each token, (N, T)."""
         self.voronoi()
         parts = []
         for start in range(0, len(latlon), EXPLAIN_AT_ONCE):
@@ -83,12 +109,23 @@ class Request:
 
     def map_figure(self, below_cm: float = 0.35) -> Any:
         """A figure with one axis of the map's own shape, and room for a bar or legend below."""
-        left, right, bottom, top = self.view.limits()
         width = self.width_cm or COLUMN_CM
-        return new_figure(width, (width - 0.7) * (top - bottom) / (right - left) + below_cm)
+        return new_figure(width, (width - 0.7) * self.view.aspect() + below_cm)
 
-    def tile_store(self) -> str | None:
-        """The feature store tiles are read from: the one named, else that of the model's own run, if it is there."""
+    def tiles(self, latlon: Floats) -> "Tiles":
+        """The pictures of places (N, 2), from the first source of the feature store that `store` describes.
+
+        All are stretched together, so that bright and dark places keep their order.
+        """
+        store = self._tile_store()
+        recipe = OWN_EARTH if store is None else FeatureStore(store, verify=False).recipe.sources[0]
+        source = build_source(recipe)
+        pictures = to_picture(source.tiles(latlon), source.bands).transpose(0, 2, 3, 1)
+        size, scale = recipe.options.get("size"), recipe.options.get("km_per_pixel")
+        brightened = np.asarray(255 * (pictures / 255) ** BRIGHTENED).round().astype(np.uint8)
+        return Tiles(brightened, float(size) * float(scale) if size and scale else None)
+
+    def _tile_store(self) -> str | None:
         if self.store is not None:
             return self.store
         try:
@@ -98,24 +135,37 @@ class Request:
         return str(folder) if (folder / "manifest.json").is_file() else None
 
 
-BRIGHTENED = 0.7
-"""The power of brightness that lets forests be told apart on paper beside ice and sand."""
-OWN_EARTH = SourceRecipe(kind="blue-marble", options={"size": 48, "km_per_pixel": 7.4})
+class Tiles(NamedTuple):
+    """Pictures of places."""
+
+    pictures: npt.NDArray[np.uint8]
+    """(N, h, w, 3)."""
+    km: float | None
+    """The width of a tile on the ground, where its source says so."""
 
 
-def read_tiles(latlon: npt.NDArray[np.float64], store: str | Path | None = None) -> npt.NDArray[np.uint8]:
-    """Pictures (N, h, w, 3) of places (N, 2): from the first source of a feature store, else Blue Marble.
+def read_settings(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Settings by name as a `Request` takes them; an unknown name or a text of another type is a ConfigError."""
+    hints = typing.get_type_hints(Settings)
+    found: dict[str, Any] = {}
+    for name, text in texts.items():
+        if name not in hints:
+            raise ConfigError(f"a figure has no setting named {name!r}{did_you_mean(name, hints)}")
+        kind = next(kind for kind in (int, float, str) if kind in (hints[name], *typing.get_args(hints[name])))
+        try:
+            found[name] = kind(text)
+        except ValueError:
+            raise ConfigError(f"{name} is {text!r}, not a {'whole ' if kind is int else ''}number") from None
+    return found
 
-    All are stretched together, so that bright and dark places keep their order.
-    """
-    recipe = OWN_EARTH if store is None else FeatureStore(store, verify=False).recipe.sources[0]
-    source = build_source(recipe)
-    pictures = to_picture(source.tiles(latlon), source.bands).transpose(0, 2, 3, 1)
-    return np.asarray(255 * (pictures / 255) ** BRIGHTENED).round().astype(np.uint8)
 
-
-def tile_km(store: str | Path | None = None) -> float | None:
-    """How many kilometres a tile is wide, where its source says so."""
-    recipe = OWN_EARTH if store is None else FeatureStore(store, verify=False).recipe.sources[0]
-    size, scale = recipe.options.get("size"), recipe.options.get("km_per_pixel")
-    return float(size) * float(scale) if size and scale else None
+def read_view(projection: str | None, region: str | None, center: str | None) -> View:
+    """A view from a projection's name, a region's, and the middle of the map as "LAT,LON"."""
+    if center is None:
+        return build_view(projection, region)
+    try:
+        lat, lon = (float(part) for part in center.split(","))
+    except ValueError:
+        raise CoordinateError(f"center is {center!r}; give LAT,LON in degrees such as 45,10") from None
+    check_latlon(np.array([lat, lon]))
+    return build_view(projection, region, (lat, lon))

@@ -3,6 +3,7 @@
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from tessearth.devices import find_device
 from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.evaluation.metrics import METRICS, score
+from tessearth.evaluation.plan import rows_within
 from tessearth.evaluation.probes import Outcome, Sides, run_probe
 from tessearth.evaluation.runner import read_models
 from tessearth.evaluation.splits import Split, build_splits
@@ -208,12 +210,6 @@ def score_top_k(model: str, kept: Sequence[int], *, split: str = "random", devic
     return scores
 
 
-def powers_up_to(sites: int) -> list[int]:
-    """1, 4, 16 ... and the number of sites itself."""
-    powers = [4**i for i in range(16) if 4**i < sites]
-    return [*powers, sites]
-
-
 def _probe(embedder: Embedder, tasks: Sequence[Task], rows: Split) -> list[Outcome]:
     embedded = np.asarray(embedder.embed(tasks[0].latlon), dtype=np.float32)
     sides = Sides(train=embedded[rows.train], test=embedded[rows.test])
@@ -221,15 +217,10 @@ def _probe(embedder: Embedder, tasks: Sequence[Task], rows: Split) -> list[Outco
 
 
 def _at_common_places(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks at the places all of them know."""
-    from dataclasses import replace
-
-    keys = [{place: row for row, place in enumerate(map(tuple, task.latlon.tolist()))} for task in tasks]
-    common = [place for place in keys[0] if all(place in known for known in keys)]
-    if not common:
+    """The tasks at the places all of them know, in the order of the first."""
+    # A place as one complex number, which numpy compares as a whole.
+    places = [np.ascontiguousarray(task.latlon).view(np.complex128)[:, 0] for task in tasks]
+    common = tasks[0].latlon[np.logical_and.reduce([np.isin(places[0], other) for other in places])]
+    if not len(common):
         raise DataError("the tasks of a top-k curve share no places")
-    chosen = [[known[place] for place in common] for known in keys]
-    return [
-        replace(task, latlon=task.latlon[rows], target=task.target[rows])
-        for task, rows in zip(tasks, chosen, strict=True)
-    ]
+    return [replace(task, latlon=common, target=task.target[rows_within(common, task.latlon)]) for task in tasks]

@@ -120,6 +120,11 @@ class View:
         (left, bottom), (right, top) = np.nanmin(edge, axis=0), np.nanmax(edge, axis=0)
         return float(left), float(right), float(bottom), float(top)
 
+    def aspect(self) -> float:
+        """The height of the map by its width."""
+        left, right, bottom, top = self.limits()
+        return (top - bottom) / (right - left)
+
     def frame(self) -> Floats:
         """Places around the rim of a world map or hemisphere, (M, 2)."""
         if self.projection == "orthographic":
