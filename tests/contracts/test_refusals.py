@@ -10,9 +10,9 @@ import torch
 
 import tessearth
 from tessearth.cli.bench import _numbers
-from tessearth.cli.plot import _also
 from tessearth.errors import ConfigError, DataError, TessearthError, WeightsError
 from tessearth.evaluation.plan import build_plan
+from tessearth.figures.kinds import _values_of_runs
 from tessearth.figures.scores import read_trajectory
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS
 from tessearth.imagery.recipe import PlacesRecipe
@@ -32,7 +32,11 @@ MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
         "--sizes is '4096,many'; give whole numbers with commas, such as 4096,65536",
     ),
     "a size of nothing": (ConfigError, lambda: _numbers("64,0"), "every number of sites must be at least 1"),
-    "a run without a value": (ConfigError, lambda: _also("base"), "--also is 'base'; give RUN=VALUE such as base=4096"),
+    "a run without a value": (
+        ConfigError,
+        lambda: _values_of_runs("base"),
+        "also is 'base'; give RUN=VALUE with commas, such as base=4096",
+    ),
     "an encoder without weights": (
         ConfigError,
         IMAGE_ENCODERS["vit"].build,
