@@ -18,7 +18,7 @@ from tessearth.evaluation.geoprior import GeoPrior, load_prior, save_prior
 from tessearth.imagery.image_encoders import build_image_encoder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution
 from tessearth.imagery.store import FeatureStore
-from tessearth.labels.prepared import read_prepared, write_prepared
+from tessearth.labels.sources import read_prepared, write_prepared
 from tessearth.sphere.land import _read_prepared as read_land
 from tessearth.sphere.sampling import sample_sphere
 from tessearth.storage.files import write_sealed

@@ -13,7 +13,7 @@ from tessearth.bulk import rasters
 from tessearth.embedding.cache import EmbeddingCache
 from tessearth.errors import OutputError
 from tessearth.imagery.store import FeatureStore
-from tessearth.labels.prepared import write_prepared
+from tessearth.labels.sources import write_prepared
 from tessearth.storage.files import write_bytes
 from tests.cli.conftest import without_privileges
 from tests.faults.forker import Forker
@@ -133,17 +133,17 @@ def test_what_is_only_read_may_be_read_only(open_given: Given) -> None:
 
 
 def test_a_read_only_cache_is_no_reason_to_stop(read_only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tessearth.labels import prepared
+    from tessearth.labels import sources
 
     monkeypatch.setenv("TESSEARTH_CACHE", str(read_only / "cache"))
     cache = EmbeddingCache()
     cache.write("model", "places", np.ones((3, 2), np.float32))
     assert cache.read("model", "places", (3, 2)) is None
 
-    monkeypatch.setattr(prepared, "describe_source", lambda source: source)
-    monkeypatch.setattr(prepared, "source_hashes", lambda source: {})
-    monkeypatch.setattr(prepared, "check_source", lambda source: None)
-    found = prepared.load_prepared("table", ["towns"], lambda: ({"x": np.arange(3)}, {"count": 3}))
+    monkeypatch.setattr(sources, "describe_source", lambda source: source)
+    monkeypatch.setattr(sources, "source_hashes", lambda source: {})
+    monkeypatch.setattr(sources, "check_source", lambda source: None)
+    found = sources.load_prepared("table", ["towns"], lambda: ({"x": np.arange(3)}, {"count": 3}))
     np.testing.assert_array_equal(found.arrays["x"], np.arange(3))
     assert found.about == {"count": 3, "sources": ["towns"]}
     assert not found.arrays["x"].flags.writeable

@@ -25,7 +25,7 @@ from tessearth.embedding.cache import EmbeddingCache
 from tessearth.errors import ConfigError, OutputError
 from tessearth.imagery import store_builder
 from tessearth.imagery.store import FeatureStore
-from tessearth.labels.prepared import read_prepared, write_prepared
+from tessearth.labels.sources import read_prepared, write_prepared
 from tessearth.storage import files
 from tessearth.storage.files import atomic_write, locked_folder, write_bytes
 from tests.faults.harness import in_child, jumping_clock

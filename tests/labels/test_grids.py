@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tessearth.errors import DataError
-from tessearth.labels.grids import Grid, read_array, read_axes
+from tessearth.labels.climate import Grid, read_array, read_axes
 
 
 def global_grid(step: float, function, *, northwards: bool = False, pad: int = 0) -> Grid:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tessearth.labels.population import BANDWIDTH_KM, PLACES_AT_ONCE, _build_towns, population_density
-from tessearth.labels.prepared import load_prepared
+from tessearth.labels.people import BANDWIDTH_KM, PLACES_AT_ONCE, _build_towns, population_density
+from tessearth.labels.sources import load_prepared
 
 RADIUS_KM = 6371.0088
 

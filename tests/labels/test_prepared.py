@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from tessearth.errors import DataError
-from tessearth.labels import prepared, sources
-from tessearth.labels.prepared import Arrays, load_prepared, prepared_path, read_prepared
-from tessearth.labels.sources import DataSource
+from tessearth.labels import sources
+from tessearth.labels.sources import Arrays, DataSource, load_prepared, prepared_path, read_prepared
 
 Build = Callable[[], tuple[Arrays, dict]]
 RECORD = "madeup_data-1.5.dist-info/RECORD"
@@ -32,7 +31,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (data.parent / "__init__.py").write_text("raise RuntimeError('data packages are never imported')")
     install(data, "1 2 3")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    card = DataSource(distribution="madeup-data", module="madeup_data", files=("numbers.txt",), licence="none")
+    card = DataSource(distribution="madeup-data", files=("numbers.txt",), licence="none")
     monkeypatch.setitem(sources.SOURCES._cards, "madeup", card)
     return data
 
@@ -119,7 +118,7 @@ def test_other_files_settings_or_versions_are_kept_apart(package: Path, monkeypa
     plain = prepared_path("numbers", ["madeup"])
     other_settings = prepared_path("numbers", ["madeup"], {"count": 5})
     with monkeypatch.context() as patch:
-        patch.setattr(prepared, "VERSION", prepared.VERSION + 1)
+        patch.setattr(sources, "VERSION", sources.VERSION + 1)
         other_version = prepared_path("numbers", ["madeup"])
     install(package, "4 5 6")
     other_content = prepared_path("numbers", ["madeup"])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tessearth.errors import ConfigError, CoordinateError, MissingExtraError, UnknownNameError
-from tessearth.labels import LABELS, SOURCES, climate, describe_labels, population, prepare_labels
-from tessearth.labels.housing import load_housing
+from tessearth.labels import LABELS, SOURCES, climate, describe_labels, people, prepare_labels
+from tessearth.labels.people import load_housing
 
 ANYWHERE = [name for name, label in LABELS.items() if label.at is not None]
 
@@ -118,6 +118,6 @@ def test_provenance_names_package_version_hash_and_licence(name: str) -> None:
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, package: str, name: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     climate._grid.cache_clear()
-    population._town_tree.cache_clear()
+    people._town_tree.cache_clear()
     with pytest.raises(MissingExtraError, match=rf"{package} needs .* pip install 'tessearth\[earth\]'"):
         prepare_labels([[0.0, 0.0]], [name])

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from tessearth.errors import DataError, OutputError
-from tessearth.labels.prepared import read_prepared, write_prepared
-from tessearth.storage.files import cache_folder, cache_path
+from tessearth.errors import OutputError, WeightsError
+from tessearth.storage.files import cache_folder, cache_path, write_bytes
+from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
 
-VERSION = 1
+VERSION = 2
 LIMIT_BYTES = 2 * 10**9
 NAME = "embeddings"
 
@@ -43,14 +44,15 @@ class EmbeddingCache:
         """Embeddings of the shape (N, D), or None when they are not there whole."""
         path = self.path(fingerprint, places)
         try:
-            found = read_prepared(path).arrays.get(NAME)
-        except DataError:
+            header, tensors = read_sealed_tensors(path)
+        except WeightsError:
             return None
-        if found is None or found.shape != shape:
+        found = tensors.get(NAME)
+        if found is None or header.get("places") != places or found.shape != shape:
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used just now: among the last to go
-        return found
+        return found.numpy()
 
     def write(self, fingerprint: str, places: str, embeddings: Array) -> None:
         """Keep embeddings (N, D) if the disk lets us: a cache that cannot be written is no reason to stop."""
@@ -58,7 +60,8 @@ class EmbeddingCache:
             return
         with contextlib.suppress(OutputError):
             about = {"fingerprint": fingerprint, "places": places}
-            write_prepared(self.path(fingerprint, places), {NAME: embeddings}, about)
+            content = seal_tensors({NAME: torch.from_numpy(np.ascontiguousarray(embeddings))}, about)
+            write_bytes(self.path(fingerprint, places), content)
         self.trim()
 
     def trim(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.evaluation.runner import Prediction
-from tessearth.labels.rings import outline_rings, world_rings
+from tessearth.labels.outlines import outline_rings, world_rings
 from tessearth.packages import require
 
 Array = npt.NDArray[Any]

@@ -21,7 +21,7 @@ from tessearth.explorer.schemas import (
     TokenShare,
 )
 from tessearth.explorer.session import FEWEST_SITES, Names, Served, describe_place
-from tessearth.labels.rings import world_rings
+from tessearth.labels.outlines import world_rings
 from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, angular_distance, latlon_to_xyz, xyz_to_latlon
 from tessearth.sphere.voronoi_cells import cells_geojson

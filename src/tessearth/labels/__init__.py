@@ -1,7 +1,7 @@
-"""What is known about places: climate, country, land, temperature, rain, elevation, population, housing.
+"""Labels of places: climate, country, land, temperature, rain, elevation, population, housing.
 
-`load_benchmark()` gives 40,000 places on land with every label, kept in the cache; `prepare_labels(latlon)` the same
-labels anywhere; `load_outlines()` the countries' outlines for maps.
+`load_benchmark()` gives 40,000 places on land with every label, kept in the cache; `prepare_labels(latlon)` gives the
+same labels anywhere; `load_outlines()` gives the countries' outlines for maps.
 """
 
 from tessearth.labels.benchmark import LabelTable, benchmark_path, benchmark_places, load_benchmark, read_benchmark

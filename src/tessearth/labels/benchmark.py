@@ -1,4 +1,4 @@
-"""The embedded benchmark: places drawn once, with every label, kept in one file that explains itself."""
+"""The embedded benchmark: places drawn once, with every label, in one self-describing file."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -7,31 +7,33 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tessearth.labels.housing import load_housing
-from tessearth.labels.places import Values, land_places, sphere_places
-from tessearth.labels.prepared import Arrays, Prepared, load_prepared, prepared_path, read_prepared
-from tessearth.labels.sources import SOURCES
+from tessearth.labels.people import load_housing
+from tessearth.labels.sources import SOURCES, Arrays, Prepared, load_prepared, prepared_path, read_prepared
 from tessearth.labels.table import LABELS, Codes, describe_labels, prepare_labels
 from tessearth.settings import Kind
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.sampling import sample_land, sample_sphere
 
 BENCHMARK_COUNT = 40_000
 BENCHMARK_SEED = 0
+PURPOSE = "benchmark"
+"""Keeps the places tested on apart from those trained on, whatever the seeds."""
 BENCHMARK_SOURCES = tuple(name for name in SOURCES if any(name in label.sources for label in LABELS.values()))
 
 
 class LabelTable(NamedTuple):
     """Places and one label of them."""
 
-    latlon: Values
+    latlon: Floats
     """(N, 2) degrees; labels of the same places share one array."""
-    values: Codes | Values
+    values: Codes | Floats
     """(N,): codes of `classes`, -1 where unknown, or numbers, NaN where unknown."""
     kind: Kind
     unit: str
     classes: tuple[str, ...]
     """The names of the classes in the order of their codes; empty for numbers."""
     about: dict[str, Any]
-    """The label's row of `describe_labels`, as it was when the table was made."""
+    """The label's row of `describe_labels` when the table was made."""
 
     @property
     def known(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -39,13 +41,13 @@ class LabelTable(NamedTuple):
         return np.asarray(self.values >= 0 if self.kind == "classify" else np.isfinite(self.values))
 
 
-def benchmark_places(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -> Values:
+def benchmark_places(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -> Floats:
     """Places (count, 2) uniform over land without Antarctica; a smaller count gives the first of the same places."""
-    return land_places(count, seed)
+    return sample_land(count, seed, purpose=PURPOSE)
 
 
 def load_benchmark(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -> dict[str, LabelTable]:
-    """Every label of the benchmark with its places: read from the cache, prepared first when it is not there."""
+    """Every label of the benchmark with its places, read from the cache or prepared into it."""
     settings = {"count": count, "seed": seed}
     prepared = load_prepared("benchmark", BENCHMARK_SOURCES, lambda: _build(count, seed), settings)
     return _to_tables(prepared)
@@ -63,8 +65,9 @@ def read_benchmark(path: str | PathLike[str]) -> dict[str, LabelTable]:
 
 def _build(count: int, seed: int) -> tuple[Arrays, Mapping[str, Any]]:
     houses = load_housing()
-    places = {"land": land_places(count, seed), "sphere": sphere_places(count, seed), "own": houses.latlon}
-    values: dict[str, Codes | Values] = {"housing": houses.values}
+    sphere = sample_sphere(count, seed, purpose=PURPOSE)
+    places = {"land": benchmark_places(count, seed), "sphere": sphere, "own": houses.latlon}
+    values: dict[str, Codes | Floats] = {"housing": houses.values}
     for where in ("land", "sphere"):
         names = [name for name, label in LABELS.items() if label.places == where]
         values |= prepare_labels(places[where], names)

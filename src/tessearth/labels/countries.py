@@ -12,19 +12,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tessearth.labels.outlines import Outline, load_outlines
-from tessearth.labels.places import Values, to_xyz
-from tessearth.labels.prepared import Arrays, load_prepared
-from tessearth.labels.sources import source_file
+from tessearth.labels.sources import Arrays, load_prepared, source_file
 from tessearth.packages import require
+from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.geometry import latlon_to_xyz
 from tessearth.sphere.land import is_land
 
 ROWS = 21_600
 ROWS_PER_DEGREE = 120
 TURN = 360.0
 NEAREST_STEP_DEGREES = 0.02
-"""How finely outlines are sampled before the nearest one is sought: some 2 km."""
+"""Spacing of the points along outlines among which the nearest is found: some 2 km."""
 
 CONTINENTS_WITHOUT_CODE = {
     "Akrotiri": "EU",
@@ -44,24 +45,24 @@ CONTINENTS_WITHOUT_CODE = {
     "Spratly Is.": "AS",
     "USNB Guantanamo Bay": "NA",
 }
-"""Continents of what Natural Earth draws apart and ISO 3166-1 gives no number."""
+"""Continents of the territories of Natural Earth that have no number in ISO 3166-1."""
 
 
 class Stretches(NamedTuple):
-    """Where along the rows each country lies, in the order of the rows."""
+    """The stretches of longitude of each country along each row, in the order of the rows."""
 
-    starts: Values
+    starts: Floats
     """row 360 + degrees east of the antimeridian at which a stretch begins, ascending, (S,)."""
-    stops: Values
-    """Where it ends, in the same measure."""
+    stops: Floats
+    """The end in the same measure."""
     owners: npt.NDArray[np.int64]
-    """Whose it is: a number in `country_names`."""
+    """The country: a code of `country_names`."""
 
 
-def country(latlon: Values) -> npt.NDArray[np.int64]:
+def country(latlon: Floats) -> npt.NDArray[np.int64]:
     """The country each place (N, 2) lies in, a code of `country_names`; -1 at sea.
 
-    Land outside every outline, as coasts of two maps never agree, belongs to the nearest outline.
+    Land outside every outline (the coasts of two maps never agree) belongs to the nearest one.
     """
     codes = country_inside(latlon)
     stray = np.flatnonzero((codes < 0) & is_land(latlon))
@@ -86,7 +87,12 @@ def country_continents() -> tuple[str, ...]:
     )
 
 
-def country_inside(latlon: Values) -> npt.NDArray[np.int64]:
+def to_xyz(latlon: Floats) -> Floats:
+    """Places (N, 2) as unit vectors (N, 3)."""
+    return np.asarray(latlon_to_xyz(torch.tensor(latlon, dtype=torch.float64)).numpy())
+
+
+def country_inside(latlon: Floats) -> npt.NDArray[np.int64]:
     """The country whose outline holds each place, -1 where none does."""
     stretches = _stretches()
     row = np.clip(np.floor((90.0 - latlon[:, 0]) * ROWS_PER_DEGREE), 0, ROWS - 1)
@@ -96,7 +102,7 @@ def country_inside(latlon: Values) -> npt.NDArray[np.int64]:
     return np.where(inside, stretches.owners[before], -1)
 
 
-def nearest_country(latlon: Values) -> npt.NDArray[np.int64]:
+def nearest_country(latlon: Floats) -> npt.NDArray[np.int64]:
     """The country whose outline passes nearest to each place."""
     tree, owners = _outline_tree()
     _, found = tree.query(to_xyz(latlon))
@@ -112,7 +118,7 @@ def _stretches() -> Stretches:
 
 
 def find_stretches(outlines: tuple[Outline, ...]) -> Stretches:
-    """Walk along the middle of every row and note where countries begin and end (even-odd rule)."""
+    """Where countries begin and end along the middle of every row (even-odd rule)."""
     edges, owners = _edges(outlines)
     # Always from south to north: the two countries along a border must find it at the very same longitude.
     south, north = np.where((edges[:, :1, 0] <= edges[:, 1:, 0])[..., None], edges, edges[:, ::-1]).swapaxes(0, 1)
@@ -131,8 +137,8 @@ def find_stretches(outlines: tuple[Outline, ...]) -> Stretches:
     return Stretches(starts[order], stops[order], owner[order])
 
 
-def _edges(outlines: tuple[Outline, ...]) -> tuple[Values, npt.NDArray[np.int64]]:
-    """All edges as (E, 2 ends, 2) degrees, and whose they are (E,)."""
+def _edges(outlines: tuple[Outline, ...]) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """All edges as (E, 2 ends, 2) degrees, and their countries (E,)."""
     rings = [(number, ring) for number, outline in enumerate(outlines) for ring in outline.rings]
     edges = np.concatenate([np.stack((ring[:-1], ring[1:]), axis=1) for _, ring in rings])
     return edges, np.repeat([number for number, _ in rings], [len(ring) - 1 for _, ring in rings])
@@ -140,7 +146,7 @@ def _edges(outlines: tuple[Outline, ...]) -> tuple[Values, npt.NDArray[np.int64]
 
 @functools.cache
 def _outline_tree() -> tuple[Any, npt.NDArray[np.int64]]:
-    """A k-d tree of points along all outlines as unit vectors, and whose they are."""
+    """A k-d tree of points along all outlines as unit vectors, and the country of each."""
     spatial = require("scipy.spatial", extra="earth", what="the nearest country")
     edges, owners = _edges(load_outlines())
     length = np.hypot(edges[:, 1, 0] - edges[:, 0, 0], edges[:, 1, 1] - edges[:, 0, 1])

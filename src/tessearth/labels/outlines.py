@@ -17,8 +17,13 @@ import numpy.typing as npt
 
 from tessearth.errors import DataError
 from tessearth.packages import package_file
+from tessearth.sphere.coordinates import Floats
 
 OUTLINE_FILE = "labels/data/outlines.npz"
+SMALLEST_ISLAND = 1.0
+"""Degrees: rings of less extent are left out of a world map, where they would be a dot."""
+WORLD_STEP_DEGREES = 0.15
+"""Vertices nearer than this to the last one drawn are left out of a world map."""
 
 
 class Outline(NamedTuple):
@@ -38,6 +43,27 @@ def load_outlines() -> tuple[Outline, ...]:
     """Every country's outline, in the order of the country label's codes."""
     path = package_file("tessearth", OUTLINE_FILE, extra="earth", what="country outlines")
     return decode_outlines(path.read_bytes())
+
+
+@functools.cache
+def outline_rings() -> tuple[Floats, ...]:
+    """Every ring of every country, (M, 2) degrees, latitude first."""
+    return tuple(ring for outline in load_outlines() for ring in outline.rings)
+
+
+@functools.cache
+def world_rings() -> tuple[Floats, ...]:
+    """The larger rings, with as many vertices as a world map can show."""
+    large = [ring for ring in outline_rings() if np.ptp(ring, axis=0).max() >= SMALLEST_ISLAND]
+    return tuple(_thinned(ring) for ring in large)
+
+
+def _thinned(ring: Floats) -> Floats:
+    """A ring with one vertex for every stretch of `WORLD_STEP_DEGREES` along it."""
+    length = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(ring, axis=0).T))))
+    kept = np.concatenate(([True], np.diff(np.floor(length / WORLD_STEP_DEGREES)) > 0))
+    kept[-1] = True
+    return np.asarray(ring[kept])
 
 
 def outline_provenance() -> dict[str, str]:

