@@ -49,7 +49,7 @@ def places():
 
 def row(model, precision, expected, latlon, exact):
     begun = time.perf_counter()
-    embedder = Embedder(model, device="cuda", precision=precision, places_expected=expected)
+    embedder = Embedder(model, device="cuda", precision=precision)
     embedder.embed(latlon[:COMPARED])
     first = time.perf_counter() - begun
     begun = time.perf_counter()

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from tessearth import SphericalVoronoiEncoder, evaluate
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.weights import load_weights
 from tessearth.storage.files import write_bytes
-from tessearth.training.location_side import TrainableEncoder
 from tessearth.training.recipe import read_recipe
 from tessearth.training.start import build_start
 
@@ -33,7 +33,7 @@ def untrained_copy(trained: SphericalVoronoiEncoder, seed: int) -> SphericalVoro
     return SphericalVoronoiEncoder(trained.config, generator=torch.Generator().manual_seed(seed)).eval()
 
 
-def own_start(run: Path, seed: int) -> TrainableEncoder:
+def own_start(run: Path, seed: int) -> LocationEncoder:
     """What a run began with, by its recipe: a harder rival, because a centred start tells more places apart."""
     return build_start(read_recipe(str(run / "recipe.toml")), torch.Generator().manual_seed(seed)).eval()
 

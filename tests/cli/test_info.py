@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tessearth.version import __version__
-from tessearth.zoo.baselines import build_baseline, save_baseline
+from tessearth.zoo.baselines import build_baseline
 from tessearth.zoo.names import known_names
 from tests.cli.conftest import Command
 from tests.zoo import fabricate
@@ -61,7 +61,7 @@ def test_baselines_are_described(tessearth: Command, tmp_path: Path) -> None:
     assert described["embedding_width"] == build_baseline("sphereM+").output_dim
     path = tmp_path / "trained.safetensors"
     settings = {"degrees": 8, "network": {"hidden_dim": 24, "output_dim": 20}}
-    save_baseline(build_baseline("harmonics-siren", settings), path, provenance={"step": 7, "objective": {"a": 1}})
+    build_baseline("harmonics-siren", settings).save(path, provenance={"step": 7, "objective": {"a": 1}})
     described = json.loads(tessearth("info", path, "--json").out)
     assert described["baseline"] == "harmonics-siren"
     assert described["settings"]["degrees"] == 8

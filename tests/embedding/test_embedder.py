@@ -92,7 +92,7 @@ def test_an_explanation_names_the_parts() -> None:
 def test_support_is_entropy_and_distance_to_the_nearest_site() -> None:
     support = Embedder(ENCODER).support(LATLON)
     weights = ENCODER.double().encode(torch.from_numpy(LATLON)).site_weights.detach().numpy()
-    sites = ENCODER.site_positions().detach().numpy()
+    sites = ENCODER.sites().positions.detach().numpy()
     ENCODER.float()
     np.testing.assert_allclose(support.entropy, -(weights * np.log(weights + 1e-300)).sum(axis=1), atol=1e-4)
     nearest = np.arccos(np.clip(latlon_to_xyz(torch.from_numpy(LATLON)).numpy() @ sites.T, -1, 1).max(axis=1))
@@ -115,7 +115,7 @@ def test_support_falls_with_distance_from_the_sites() -> None:
 
 def test_nearest_sites_come_nearest_first_and_know_a_site_at_its_place() -> None:
     embed = Embedder(ENCODER)
-    sites = ENCODER.site_positions().detach().numpy()
+    sites = ENCODER.sites().positions.detach().numpy()
     nearest = embed.nearest_sites(xyz=sites, count=3)
     assert nearest.site[:, 0].tolist() == list(range(40))
     np.testing.assert_allclose(nearest.distance[:, 0], 0, atol=1e-2)

@@ -17,10 +17,9 @@ from tessearth.sphere.geometry import latlon_to_xyz
 from tessearth.zoo.baselines import (
     BASELINES,
     PUBLISHED,
-    LocationEncoder,
+    PositionalEncoder,
     PositionalEncoding,
     build_baseline,
-    save_baseline,
 )
 from tessearth.zoo.names import ModelName, default_database, is_untrained, known_names, parse_name
 from tests.conftest import tiny_encoder
@@ -43,7 +42,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """One name of every kind that needs a file."""
     folder = tmp_path_factory.mktemp("models")
     save(VORONOI, folder / "voronoi.safetensors")
-    save_baseline(build_baseline("harmonics-siren", SIREN, seed=3), folder / "siren.safetensors")
+    build_baseline("harmonics-siren", SIREN, seed=3).save(folder / "siren.safetensors")
     torch.save(fabricate.geoclip(), folder / "geoclip.pth")
     save_database(database(18), folder / "range.npz")
     save_database(database(4), folder / "wrap.npz")
@@ -103,7 +102,7 @@ def test_half_precision_is_the_networks(precision: str) -> None:
     rough, fine = Embedder(encoder, precision=precision)(LATLON), Embedder(encoder)(LATLON)
     assert rough.dtype == np.float32
     assert 0 < np.abs(rough - fine).max() < 0.2 * np.abs(fine).max()
-    with pytest.raises(ConfigError, match=f"precision {precision} is that of a network, and wrap has none"):
+    with pytest.raises(ConfigError, match=f"wrap does not run in {precision}: use float32 or float64"):
         Embedder("wrap", precision=precision)
 
 
@@ -226,8 +225,8 @@ def test_the_fingerprint_is_of_what_decides_the_embeddings(names: dict[str, str]
         of(build_baseline("grid", {"num_scales": 5})),
         of(f"{names['voronoi']}+range={tmp_path / '0.npz'}"),
         of(f"{names['voronoi']}+range={tmp_path / '1.npz'}"),
-        of(LocationEncoder(Halves(0.5))),
-        of(LocationEncoder(Halves(0.25))),
+        of(PositionalEncoder(Halves(0.5))),
+        of(PositionalEncoder(Halves(0.25))),
     ]
     assert len(set(different)) == len(different)
 

@@ -56,7 +56,7 @@ def test_the_default_start_is_on_land() -> None:
 
     encoder = SphericalVoronoiEncoder(tiny_config())
     # float32 positions may fall a metre into the sea, hence the share
-    assert is_inhabited_land(xyz_to_latlon(encoder.site_positions().detach().double()).numpy()).mean() > 0.95
+    assert is_inhabited_land(xyz_to_latlon(encoder.sites().positions.detach().double()).numpy()).mean() > 0.95
 
 
 def test_a_seed_gives_one_encoder_and_another_seed_another() -> None:
@@ -75,7 +75,7 @@ def test_more_tokens_than_dimensions_still_start_as_unit_rows() -> None:
 def test_sites_may_be_given() -> None:
     sites = torch.eye(3)
     config = tiny_config(tessellations=(TessellationConfig(num_sites=3, site_dim=12),))
-    torch.testing.assert_close(SphericalVoronoiEncoder(config, sites=[sites]).site_positions(), sites)
+    torch.testing.assert_close(SphericalVoronoiEncoder(config, sites=[sites]).sites().positions, sites)
     with pytest.raises(ConfigError, match=r"sites\[0\] has shape \(2, 3\), not \(3, 3\)"):
         SphericalVoronoiEncoder(config, sites=[sites[:2]])
     with pytest.raises(ConfigError, match="2 sets of sites were given for 1 tessellations"):

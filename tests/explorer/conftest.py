@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoder = tiny_encoder(dtype=torch.float32)
     (folder / "weights").mkdir()
     save(encoder, folder / "weights" / "best.safetensors", provenance={"recipe": "none"})
-    last = encoder.site_positions().detach().numpy()
+    last = encoder.sites().positions.detach().numpy()
     first = np.roll(last, 1, axis=0)
     between = [(1 - share) * first + share * last for share in (0, 0.3, 0.6, 1)]
     positions = np.stack([frame / np.linalg.norm(frame, axis=1, keepdims=True) for frame in between]).astype(np.float32)

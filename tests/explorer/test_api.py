@@ -93,7 +93,7 @@ def test_sites_share_the_sphere(client: Client, embedder: Embedder) -> None:
     sites = client.ask("/sites").json()
     assert len(sites["lat"]) == embedder.encoder.config.num_sites
     assert sum(sites["territory_km2"]) == pytest.approx(510_065_000, rel=1e-4)
-    np.testing.assert_allclose(sites["sharpness"], embedder.encoder.site_sharpness().numpy(), atol=1e-3)
+    np.testing.assert_allclose(sites["sharpness"], embedder.encoder.sites().sharpness.numpy(), atol=1e-3)
 
 
 def test_every_site_has_its_cell(client: Client, embedder: Embedder) -> None:

@@ -25,7 +25,7 @@ from tessearth.storage.files import write_sealed
 from tessearth.storage.jobs import Part, Parts, write_part
 from tessearth.training.finetuned import FineTuned, LabelHead, load_finetuned
 from tessearth.training.run_folder import Checkpoint, RunFolder, Trajectory
-from tessearth.zoo.baselines import build_baseline, load_baseline, save_baseline
+from tessearth.zoo.baselines import build_baseline, load_baseline
 from tests.conftest import tiny_encoder
 from tests.faults.harness import flipped, shortened
 from tests.faults.works import Given, database
@@ -61,7 +61,7 @@ def make_weights(folder: Path, **options: Any) -> Path:
 
 
 def make_baseline(folder: Path) -> Path:
-    save_baseline(build_baseline("theory"), folder / "b.safetensors", provenance={"step": 3})
+    build_baseline("theory").save(folder / "b.safetensors", provenance={"step": 3})
     return folder / "b.safetensors"
 
 

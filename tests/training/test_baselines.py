@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from tessearth import Embedder
 from tessearth.encoder.config import EncoderConfig
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.imagery.recipe import RECIPE_FOLDERS
-from tessearth.training.location_side import BaselineSide, side_of
+from tessearth.sphere.geometry import latlon_to_xyz
 from tessearth.training.loop import pretrain
 from tessearth.training.model import Moments, PretrainingModel
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.training.recipe import BaselineRecipe, Recipe, read_recipe
 from tessearth.training.run_folder import read_run_recipe
-from tessearth.zoo.baselines import BASELINES, build_baseline, load_baseline
+from tessearth.zoo.baselines import BASELINES, BaselineCard, build_baseline, load_baseline
 from tests.training.fabricate import toy_recipe
 
 STEPS = 60
@@ -137,7 +139,7 @@ def build_model(name: str, precision: str = "tf32") -> PretrainingModel:
 def test_positional_features_are_exact_in_training(name: str) -> None:
     model = build_model(name).eval()
     latlon = torch.tensor([[12.3456, -179.9], [89.9, 17.0], [-45.0, 0.001]])
-    (features,) = model.side.exact(latlon)
+    (features,) = model.encoder.exact(latlon)
     assert features.dtype == torch.float32
     assert not features.requires_grad
     assert torch.equal(features, model.encoder.position(latlon.double()).float())  # type: ignore[union-attr]
@@ -197,10 +199,33 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 
 
 def test_what_has_nothing_to_train_is_refused() -> None:
-    with pytest.raises(ConfigError, match="wrap has no network, so there is nothing to train"):
-        side_of(build_baseline("wrap"))
     moments = Moments(torch.zeros(24), torch.tensor(24.0))
+    with pytest.raises(ConfigError, match="wrap has no network, so there is nothing to train"):
+        PretrainingModel(build_baseline("wrap"), moments, ObjectiveConfig(), toy_recipe().training)
     encoder = build_baseline("wrap", {"network": {"hidden_dim": 4}})
-    assert isinstance(side_of(encoder), BaselineSide)
     with pytest.raises(ConfigError, match="about tokens alone, and this encoder has none"):
         PretrainingModel(encoder, moments, ObjectiveConfig(contrastive=0.0), toy_recipe().training)
+
+
+class OneClass(LocationEncoder):
+    """The least an encoder of one's own needs."""
+
+    output_dim = 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entry, self.exit = torch.nn.Linear(3, 24), torch.nn.Linear(24, 16)
+
+    def forward(self, latlon: torch.Tensor) -> torch.Tensor:
+        return self.exit(self.entry(latlon_to_xyz(latlon)).sin())
+
+
+def test_one_class_with_a_card_trains_and_loads(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = BaselineCard(summary="one class", citation="this test", build=lambda settings, generator: OneClass())
+    monkeypatch.setattr(BASELINES, "_cards", {**BASELINES, "one-class": card})
+    changes = [change for change in TOY if not change.startswith("baseline.")]
+    recipe = read_recipe("comparison", [*changes, "baseline.name=one-class"])
+    result = pretrain(recipe, tmp_path / "run", store=store, device="cpu")
+    losses = [line["total"] for line in metrics(tmp_path / "run", "training")]
+    assert losses[-1] < losses[0]
+    assert Embedder(result.weights)([(48.0, 2.0)]).shape == (1, 16)

@@ -10,7 +10,6 @@ import torch
 from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError
 from tessearth.training.data import BatchOrder, TrainingData
-from tessearth.training.location_side import written_out_logits
 from tessearth.training.model import PretrainingModel
 from tessearth.training.recipe import SitesRecipe, TrainingRecipe
 from tessearth.training.start import cluster_sites, k_means
@@ -76,7 +75,7 @@ def test_every_parameter_is_in_the_group_the_table_says(store: Path) -> None:
         assert group["weight_decay"] == getattr(recipe, group["name"]).weight_decay
     assert {group["name"] for group in optimiser.param_groups} == set(GROUP_OF.values())
     with pytest.raises(ConfigError, match="belongs to no optimiser group"):
-        group_of("encoder.something_new")
+        group_of("something_new")
 
 
 def test_an_epoch_sees_every_place_once_and_the_order_needs_no_memory() -> None:
@@ -151,7 +150,7 @@ def test_written_out_logits_are_the_encoders(logits: str) -> None:
     encoder = tiny_encoder(tessellations=(TessellationConfig(num_sites=30, site_dim=7, logits=logits),))  # type: ignore[arg-type]
     xyz = torch.nn.functional.normalize(torch.randn(50, 3, dtype=torch.float64), dim=-1)
     voronoi = encoder.voronois()[0]
-    torch.testing.assert_close(written_out_logits(voronoi, xyz), voronoi.logits(xyz), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(voronoi.written_out_logits(xyz), voronoi.logits(xyz), rtol=1e-12, atol=1e-12)
 
 
 def test_the_training_forward_is_the_encoders_own(store: Path) -> None:
@@ -188,7 +187,7 @@ def test_constraints_bring_sites_sharpness_and_scale_back(store: Path) -> None:
         model.logit_scale.fill_(9)
     model.constrain_()
     torch.testing.assert_close(model.encoder.voronois()[0].directions.norm(dim=-1), torch.ones(24))
-    assert float(model.encoder.site_sharpness().max()) == pytest.approx(500)
+    assert float(model.encoder.sites().sharpness.max()) == pytest.approx(500)
     assert float(model.logit_scale) == pytest.approx(math.log(100))
 
 

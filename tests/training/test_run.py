@@ -122,7 +122,7 @@ def test_sites_are_recorded_along_the_way(finished: Path) -> None:
         assert (np.abs(np.diff(found["positions"], axis=0)).max(axis=(1, 2)) > 0).all()
         np.testing.assert_allclose(found["sharpness"][0], 20, rtol=1e-5)
         last = load_weights(finished / "weights" / "last.safetensors")
-        np.testing.assert_array_equal(found["positions"][-1], last.site_positions().detach().numpy())
+        np.testing.assert_array_equal(found["positions"][-1], last.sites().positions.detach().numpy())
 
 
 def test_the_annealed_temperature_is_part_of_the_weights(finished: Path) -> None:

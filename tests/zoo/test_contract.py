@@ -1,14 +1,18 @@
 """What holds for every registered baseline, with and without a network behind it."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tessearth import Embedder, evaluate
+from tessearth.encoder.contract import LocationEncoder
+from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
-from tessearth.zoo.baselines import BASELINES, LocationEncoder, build_baseline
+from tessearth.zoo.baselines import BASELINES, PositionalEncoder, build_baseline
 
 NETWORK = {"hidden_dim": 24, "num_blocks": 2, "output_dim": 20}
 SMALL = {
@@ -32,7 +36,7 @@ def places(count: int = 40, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.cat((xyz_to_latlon(fibonacci_lattice(count)), SEAMS)).to(dtype)
 
 
-def double(name: str, settings: dict, seed: int = 0) -> LocationEncoder:
+def double(name: str, settings: dict, seed: int = 0) -> PositionalEncoder:
     return build_baseline(name, settings, seed=seed).double()
 
 
@@ -168,3 +172,38 @@ def test_single_precision_follows_double(name: str, settings: dict) -> None:
     assert mixed.dtype == (torch.float32 if list(build_baseline(name, settings).parameters()) else torch.float64)
     torch.testing.assert_close(narrow.double(), wide, rtol=0, atol=5e-3)
     torch.testing.assert_close(mixed.double(), wide, rtol=0, atol=1e-4)
+
+
+class OneClass(LocationEncoder):
+    """The least an encoder of one's own needs: a width and `forward`."""
+
+    output_dim = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 8)
+
+    def forward(self, latlon: torch.Tensor) -> torch.Tensor:
+        return self.layer(latlon.deg2rad()).sin()
+
+
+def test_one_class_with_a_width_and_forward_is_an_encoder(tmp_path: Path) -> None:
+    encoder, latlon = OneClass(), np.array([[48.0, 2.0], [-33.0, 151.0]])
+    embed = Embedder(encoder)
+    assert (embed.name, embed.dim, embed.has_sites, encoder.sites(), encoder.tokens) == (
+        "OneClass",
+        8,
+        False,
+        None,
+        None,
+    )
+    wanted = encoder(torch.from_numpy(latlon).float()).detach().numpy()
+    np.testing.assert_array_equal(embed(latlon), wanted)
+    assert Embedder(encoder, precision="float64")(latlon).dtype == np.float64
+    with pytest.raises(ConfigError, match="OneClass does not run in bfloat16: use float32 or float64"):
+        Embedder(encoder, precision="bfloat16")
+    with pytest.raises(ConfigError, match="this has no name"):
+        encoder.save(tmp_path / "unnamed.safetensors")
+    assert embed.fingerprint() != Embedder(OneClass()).fingerprint()
+    results = evaluate({"own": encoder}, ["checkerboard-50"], ["random"], references=False, maps=[])
+    assert [score.model for score in results.scores] == ["own"]

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import UnknownNameError, WeightsError
-from tessearth.zoo.baselines import PUBLISHED, LocationEncoder, load_baseline, load_published, save_baseline
+from tessearth.zoo.baselines import PUBLISHED, PositionalEncoder, load_baseline, load_published
 from tests.zoo import fabricate, slow
 
 GOLDEN = Path(__file__).with_name("golden_geoclip.npz")
 LATLON = torch.from_numpy(slow.PLACES)
 
 
-def outputs(encoder: LocationEncoder) -> slow.Vector:
+def outputs(encoder: PositionalEncoder) -> slow.Vector:
     with torch.no_grad():
         return encoder.double()(LATLON).numpy()
 
@@ -277,5 +277,5 @@ def test_published_weights_can_be_trained_on_and_saved(tmp_path: Path, name: str
     encoder = load_published(name, written(tmp_path, FILES[name]())).train()
     encoder(LATLON.float()).sum().backward()
     assert all(parameter.grad is not None for parameter in encoder.parameters())
-    save_baseline(encoder.eval(), tmp_path / "again.safetensors")
+    encoder.eval().save(tmp_path / "again.safetensors")
     np.testing.assert_array_equal(outputs(load_baseline(tmp_path / "again.safetensors")), outputs(encoder))

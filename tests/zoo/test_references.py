@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.zoo.baselines import BASELINES, LocationEncoder, build_baseline
+from tessearth.zoo.baselines import BASELINES, PositionalEncoder, build_baseline
 from tests.zoo import slow
 
 LATLON = torch.from_numpy(slow.PLACES)
 
 
-def outputs(encoder: LocationEncoder) -> slow.Vector:
+def outputs(encoder: PositionalEncoder) -> slow.Vector:
     with torch.no_grad():
         return encoder.double()(LATLON).numpy()
 
 
-def weights(encoder: LocationEncoder) -> dict[str, slow.Vector]:
+def weights(encoder: PositionalEncoder) -> dict[str, slow.Vector]:
     return {name: tensor.double().numpy() for name, tensor in encoder.state_dict().items()}
 
 

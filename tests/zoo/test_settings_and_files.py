@@ -9,7 +9,7 @@ import torch
 
 from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, UnknownNameError, WeightsError
-from tessearth.zoo.baselines import BASELINES, LocationEncoder, build_baseline, load_baseline, save_baseline
+from tessearth.zoo.baselines import BASELINES, PositionalEncoder, build_baseline, load_baseline
 from tessearth.zoo.baselines.elementary import Direct
 from tessearth.zoo.baselines.sphere2vec import Sphere2VecSettings
 from tests.conftest import tiny_encoder
@@ -57,7 +57,7 @@ def test_settings_may_be_their_dataclass() -> None:
 @pytest.mark.parametrize(("name", "settings"), ALL)
 def test_a_baseline_comes_back_bit_for_bit(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
     encoder = build_baseline(name, settings, seed=5)
-    save_baseline(encoder, tmp_path / "b.safetensors", provenance={"made": "by a test"})
+    encoder.save(tmp_path / "b.safetensors", provenance={"made": "by a test"})
     before = torch.get_rng_state()
     again = load_baseline(tmp_path / "b.safetensors")
     assert torch.equal(torch.get_rng_state(), before)
@@ -70,12 +70,12 @@ def test_a_file_of_another_format_or_a_damaged_one_is_refused(tmp_path: Path) ->
     path = tmp_path / "b.safetensors"
     encoder = build_baseline("wrap-residual", {"network": {"hidden_dim": 4}})
     save(tiny_encoder(), path)
-    with pytest.raises(WeightsError, match="save_baseline did not write it"):
+    with pytest.raises(WeightsError, match="no encoder was saved in it"):
         load_baseline(path)
     torch.save(encoder.state_dict(), path)
-    with pytest.raises(WeightsError, match="save_baseline did not write it"):
+    with pytest.raises(WeightsError, match="no encoder was saved in it"):
         load_baseline(path)
-    save_baseline(encoder, path)
+    encoder.save(path)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(WeightsError, match="damaged, cut short"):
         load_baseline(path)
@@ -91,5 +91,5 @@ def test_a_header_that_names_no_baseline_is_refused(tmp_path: Path, baseline: st
 
 def test_an_encoder_put_together_by_hand_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no name"):
-        save_baseline(LocationEncoder(Direct()), tmp_path / "b.safetensors")
+        PositionalEncoder(Direct()).save(tmp_path / "b.safetensors")
     assert list(tmp_path.iterdir()) == []

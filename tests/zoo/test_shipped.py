@@ -69,7 +69,7 @@ def test_cards_say_what_a_user_must_know(name: str) -> None:
 def test_the_sites_way_in_training_ends_where_they_are() -> None:
     with np.load(SHIPPED / "earth" / "trajectories.npz") as way:
         steps, positions = way["steps"], way["positions"].astype(np.float64)
-    sites = tessearth.load("earth").site_positions().detach().numpy()
+    sites = tessearth.load("earth").sites().positions.detach().numpy()
     assert steps[0] == 0
     assert positions.shape[1:] == sites.shape
     assert np.abs(positions[-1] - sites).max() < 2e-3

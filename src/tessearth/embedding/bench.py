@@ -79,7 +79,7 @@ class SizeRow(NamedTuple):
 def compare(bench: Bench) -> list[Row]:
     """Our paths, the plain dense form and the rivals that are installed, taking turns."""
     encoder = load_base(bench.model)
-    if not isinstance(encoder, SphericalVoronoiEncoder):
+    if encoder.sites() is None:
         raise ConfigError(f"bench measures a Voronoi encoder against others, and {bench.model} is none")
     latlon = random_places(bench.places, bench.seed)
     ours = {PLAIN: Embedder(encoder, device="cpu", exact=True, batch_size=PLAIN_BATCH)}

@@ -1,6 +1,5 @@
 """What can be said of a model by looking at it: sizes, sharpness, how places use its tokens, where it comes from."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -11,10 +10,11 @@ import torch
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.retrieval import read_database
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.encoder.weights import build_from, read_weights
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice
-from tessearth.zoo.baselines import BASELINES, PUBLISHED, LocationEncoder
+from tessearth.zoo.baselines import BASELINES, PUBLISHED, PositionalEncoder
 from tessearth.zoo.names import ModelName, find_database, load_base, parse_name
 from tessearth.zoo.saved import is_saved_baseline, read_provenance
 from tessearth.zoo.shipped import MODELS, locate
@@ -48,7 +48,7 @@ def _describe_base(name: str) -> dict[str, Any]:
         card = MODELS[name]
         return _describe_voronoi(name, card.build(), {"summary": card.summary, "trained": card.trained})
     encoder = load_base(name)
-    if isinstance(encoder, LocationEncoder):
+    if encoder.sites() is None:
         return _describe_baseline(name, encoder)
     weights = read_weights(locate(name))
     return _describe_voronoi(name, build_from(weights), {"layout": weights.layout, **weights.provenance})
@@ -70,15 +70,16 @@ def _describe_voronoi(name: str, encoder: SphericalVoronoiEncoder, origin: Mappi
 
 def _describe_baseline(name: str, encoder: LocationEncoder) -> dict[str, Any]:
     card = BASELINES[encoder.name]
+    positional = {"positional_features": encoder.position.output_dim} if isinstance(encoder, PositionalEncoder) else {}
     return {
         "model": name,
         "baseline": encoder.name,
         "summary": card.summary,
         "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
-        "positional_features": encoder.position.output_dim,
+        **positional,
         "embedding_width": encoder.output_dim,
         "continuous_across_the_antimeridian": card.seamless,
-        "settings": _readable(dataclasses.asdict(encoder.settings)),  # type: ignore[call-overload]
+        "settings": _readable(encoder.describe()["settings"]),
         "provenance": _baseline_origin(name, encoder),
     }
 

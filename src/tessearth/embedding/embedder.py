@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.devices import find_device
-from tessearth.embedding.engines import AnyEncoder, PlaceEncoder, RetrievedPlaces, VoronoiPlaces, build_place_encoder
+from tessearth.embedding.engines import Engine, RetrievalEngine, VoronoiEngine, build_engine
 from tessearth.embedding.fast.head import Precision
 from tessearth.embedding.retrieval import Retriever, read_database
 from tessearth.embedding.transfer import Gatherer, PlaceBatch, Places, read_places
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import angular_distance
-from tessearth.zoo.baselines import LocationEncoder
 from tessearth.zoo.names import find_database, load_base, parse_name
 from tessearth.zoo.shipped import DEFAULT_MODEL
 
@@ -71,45 +71,43 @@ class Embedder:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | SphericalVoronoiEncoder | LocationEncoder = DEFAULT_MODEL,
+        model: str | os.PathLike[str] | LocationEncoder = DEFAULT_MODEL,
         *,
         device: str | torch.device | None = None,
         precision: Precision = "float32",
         batch_size: int | None = None,
         top_k: int | None = None,
         exact: bool = False,
-        places_expected: int = 0,
     ) -> None:
         """Load a model by any name of `zoo.names`, or take an encoder as it is (a copy is used).
 
         `device` is a GPU when there is one. Half `precision` applies to networks: to everything after the site mixture
         or after a baseline's positional features. `top_k` keeps that many sites per place. On a CPU a Voronoi encoder
         leaves out sites that provably weigh next to nothing (`fast.bounds.EPSILON`); `exact` computes every share as
-        the formula is written. On a GPU a faster way takes seconds to prepare: it is taken where `places_expected`, in
-        all calls together, makes that worth while (tens of millions).
+        the formula is written.
         """
         for option, value in (("batch_size", batch_size), ("top_k", top_k)):
             if value is not None and value < 1:
                 raise ConfigError(f"{option} is {value}; it must be at least 1")
         self.device = find_device(device)
         self.precision: Precision = precision
-        self.name, self._places = _open(model, self.device, precision, top_k, exact, places_expected)
-        self.batch_size = batch_size or self._places.batch_size
+        self.name, self._engine = _open(model, self.device, precision, top_k, exact)
+        self.batch_size = batch_size or self._engine.batch_size
 
     @property
     def dim(self) -> int:
         """How wide an embedding is."""
-        return self._places.dim
+        return self._engine.dim
 
     @property
     def encoder(self) -> Any:
-        """The model itself, prepared for inference: a SphericalVoronoiEncoder or a baseline's LocationEncoder."""
-        return self._places.encoder
+        """The model itself, prepared for inference: of any kind."""
+        return self._engine.encoder
 
     @property
     def has_sites(self) -> bool:
         """Whether `explain`, `support` and `nearest_sites` have an answer."""
-        return isinstance(self._places, VoronoiPlaces)
+        return isinstance(self._engine, VoronoiEngine)
 
     def fingerprint(self) -> str:
         """SHA-256 over everything that decides the embeddings: kind, settings, tensors, precision, database.
@@ -117,7 +115,7 @@ class Embedder:
         The same whatever the model was called and wherever it was read from.
         """
         digest = hashlib.sha256(f"tessearth-embedder-1 {self.precision}\n".encode())
-        for part in self._places.identity():
+        for part in self._engine.identity():
             digest.update(part)
         return digest.hexdigest()
 
@@ -131,7 +129,7 @@ class Embedder:
         few = self._embed_few(places)
         if few is not None:
             return few
-        (embedding,) = self._over_batches(places, lambda batch: (self._places.embed(batch),))
+        (embedding,) = self._over_batches(places, lambda batch: (self._engine.embed(batch),))
         return embedding
 
     def explain(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Explanation:
@@ -140,7 +138,7 @@ class Embedder:
         places = read_places(points, lat, lon, xyz)
 
         def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
-            encoding = voronoi.encoder.encode_xyz(voronoi.directions(batch), voronoi.top_k)
+            encoding = voronoi.encoder.encode_xyz(voronoi.to_input(batch), voronoi.top_k)
             attention = encoding.token_attention
             return encoding.embedding, encoding.site_weights, *([] if attention is None else [attention])
 
@@ -153,7 +151,7 @@ class Embedder:
         places = read_places(points, lat, lon, xyz)
 
         def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
-            here = voronoi.directions(batch)
+            here = voronoi.to_input(batch)
             entropies = [torch.special.entr(v.weights(here)).sum(-1) for v in voronoi.encoder.voronois()]
             return torch.stack(entropies).mean(0), _nearest(voronoi.encoder, here, 1)[1][..., 0]
 
@@ -169,17 +167,17 @@ class Embedder:
         places = read_places(points, lat, lon, xyz)
 
         def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
-            return _nearest(voronoi.encoder, voronoi.directions(batch), count)
+            return _nearest(voronoi.encoder, voronoi.to_input(batch), count)
 
         return NearestSites(*self._over_sites(voronoi, places, parts))
 
-    def _voronoi(self, asked: str) -> VoronoiPlaces:
-        if not isinstance(self._places, VoronoiPlaces):
+    def _voronoi(self, asked: str) -> VoronoiEngine:
+        if not isinstance(self._engine, VoronoiEngine):
             raise ConfigError(f"{self.name} has no sites of its own: {asked} is for Voronoi encoders without retrieval")
-        return self._places
+        return self._engine
 
     def _over_sites(
-        self, voronoi: VoronoiPlaces, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]]
+        self, voronoi: VoronoiEngine, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]]
     ) -> list[Array]:
         """The same where every place looks at every site: fewer places at once."""
         return self._over_batches(places, parts, min(self.batch_size, voronoi.dense_batch_size))
@@ -187,7 +185,7 @@ class Embedder:
     @torch.inference_mode()
     def _embed_few(self, places: Places) -> Array | None:
         """A few places without a batch's fixed costs, where the encoder has such a way."""
-        few = self._places.embed_few(places) if isinstance(self._places, VoronoiPlaces) else None
+        few = self._engine.embed_few(places)
         return None if few is None else few.reshape((*places.shape, few.shape[-1]))
 
     @torch.inference_mode()
@@ -202,31 +200,27 @@ class Embedder:
 
 
 def _open(
-    model: str | os.PathLike[str] | AnyEncoder,
+    model: str | os.PathLike[str] | LocationEncoder,
     device: torch.device,
     precision: Precision,
     top_k: int | None,
     exact: bool,
-    places_expected: int,
-) -> tuple[str, PlaceEncoder]:
+) -> tuple[str, Engine]:
     """What a model is called, and the model prepared for a device and a precision."""
-    if isinstance(model, SphericalVoronoiEncoder | LocationEncoder):
-        name = model.name if isinstance(model, LocationEncoder) else ""
-        return name or type(model).__name__, build_place_encoder(
-            model, device, precision, top_k, exact, places_expected
-        )
+    if isinstance(model, LocationEncoder):
+        return model.label, build_engine(model, device, precision, top_k, exact)
     named = parse_name(model)
-    encoder = build_place_encoder(load_base(named.base), device, precision, top_k, exact, places_expected)
+    engine = build_engine(load_base(named.base), device, precision, top_k, exact)
     if named.mode is None:
-        return str(model), encoder
+        return str(model), engine
     dtype = torch.float64 if precision == "float64" else torch.float32
     retriever = Retriever(read_database(find_database(named)), named.mode, device=device, dtype=dtype)
-    return str(model), RetrievedPlaces(encoder, retriever)
+    return str(model), RetrievalEngine(engine, retriever)
 
 
 def _nearest(encoder: SphericalVoronoiEncoder, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Indices and distances in degrees, each (N, count), of the sites nearest to each direction."""
-    sites = nn.functional.normalize(encoder.site_positions(), dim=-1)
+    sites = nn.functional.normalize(encoder.sites().positions, dim=-1)
     index = (xyz @ sites.T).topk(count, dim=-1).indices
     distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
     return index.gather(-1, order), distance.rad2deg()

@@ -1,74 +1,94 @@
-"""What turns a batch of places into embeddings: Voronoi sites, a baseline, or either completed by retrieval.
+"""Engines: a model prepared for one device and precision, which embeds batches of places.
 
-Each holds a copy of its model, prepared for one device and precision, and can say everything that decides its output.
+Engine            any encoder, by its contract
+VoronoiEngine     ours: by the strategies of `embedding.fast` where they apply, else by the contract
+RetrievalEngine   either of these, completed by a database
 """
 
 import copy
-import dataclasses
 import json
 import typing
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tessearth.embedding.fast import triton_kernels as kernels
 from tessearth.embedding.fast.cpu import FEW_PLACES, FastVoronoi
 from tessearth.embedding.fast.gpu import DeviceVoronoi, build_on_device
 from tessearth.embedding.fast.head import Precision, network_dtype
 from tessearth.embedding.retrieval import Retriever
 from tessearth.embedding.transfer import PlaceBatch, Places
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import fibonacci_lattice
-from tessearth.zoo.baselines import LocationEncoder
 
-__all__ = ["AnyEncoder", "BaselinePlaces", "PlaceEncoder", "Precision", "RetrievedPlaces", "VoronoiPlaces"]
-
-AnyEncoder = SphericalVoronoiEncoder | LocationEncoder
+__all__ = ["Engine", "Precision", "RetrievalEngine", "VoronoiEngine", "build_engine"]
 
 NUMBERS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 """Of the widest array held at once: 32 MB of float32 keeps a CPU's caches busy, a GPU wants more work per launch."""
 PROBED_PLACES = 256
-GPU_PLACES_WORTH_PREPARING = 2**25
-"""The kernels of `fast_device` take about ten seconds to prepare, in which the plain path embeds 50 million places; and
-reading and writing tables is slower than either. Which way is taken must not depend on what was asked before."""
-GPU_PLACES_TO_GROUP = 2**20
-PLACES_TO_GROUP = 2**16
+PLACES_TO_GROUP = {"cpu": 2**16, "cuda": 2**20}
 """On the fast path: the more places at once, the more of them share a cell and its table."""
 SITES_PER_GROUP, MOST_GROUPS = 16_384, 4
-"""Many sites have many cells: on a CPU that many sites take as many more places at once, up to so many times."""
+"""Many sites have many cells: a CPU takes one group of places per that many sites, up to the most groups."""
 
 
-class PlaceEncoder(Protocol):
-    """Places in, embeddings out."""
+class Engine:
+    """A copy of any encoder, prepared for one device and precision."""
 
-    @property
-    def encoder(self) -> AnyEncoder:
-        """The prepared model."""
+    def __init__(self, encoder: LocationEncoder, device: torch.device, precision: Precision) -> None:
+        dtype = network_dtype(precision)
+        self.encoder = copy.deepcopy(encoder).eval().requires_grad_(False).to(device)
+        self.encoder.set_precision_(dtype)
+        self.device, self.precision = device, precision
+        self.dtype = torch.promote_types(dtype, torch.float32)
+        self.dim: int = encoder.output_dim
+        """How wide an embedding is."""
+        self.batch_size = max(1, NUMBERS_AT_ONCE.get(device.type, NUMBERS_AT_ONCE["cuda"]) // encoder.widest)
+        """How many places it takes at once without wasting memory."""
 
-    dim: int
-    """How wide an embedding is."""
-    batch_size: int
-    """How many places it takes at once without wasting memory."""
+    def to_input(self, places: PlaceBatch) -> Tensor:
+        """The places on the device, as directions (N, 3) or degrees (N, 2) in the precision the encoder takes."""
+        values = places.xyz() if self.encoder.takes_directions else places.latlon()
+        return values.to(self.device, self.encoder.input_dtype)
 
     def embed(self, places: PlaceBatch) -> Tensor:
         """Embeddings of a batch, (N, dim), float32 or float64."""
+        return self.encoder.embed_input(self.to_input(places)).to(self.dtype)
+
+    def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
+        """The same for a few places, without a batch's fixed costs; None where there is no such strategy."""
+        return None
 
     def identity(self) -> Iterator[bytes]:
-        """Everything that decides the embeddings but the precision, as bytes that always come in the same order."""
+        """Everything that decides the embeddings but the precision, as bytes that always come in the same order.
+
+        That is the encoder's description and every tensor; one without a registered name is known by what it answers.
+        """
+        described = self.described()
+        yield _plain(described.pop("kind"), described)
+        yield from _tensors(self.encoder.state_dict())
+        if described.get("name") == "":
+            probe = self.embed(PlaceBatch(fibonacci_lattice(PROBED_PLACES), are_directions=True))
+            yield from _tensors({"answers": probe})
+
+    def described(self) -> dict[str, Any]:
+        """The encoder's description, and the options that change its embeddings."""
+        return self.encoder.describe()
 
 
-class VoronoiPlaces:
+class VoronoiEngine(Engine):
     """Embeds directions by sites; half precision applies to everything after the site mixture.
 
-    The mixture stays in float32 at least, because sharp sites need its digits. On a CPU, and on a GPU for very many,
-    places go the fast way, equal to the plain one up to rounding; `exact`, float64 and `top_k` are computed the plain
-    way, as explanations are.
+    On a CPU places go the fast way, equal to the plain one up to rounding; `exact`, float64 and `top_k` are computed
+    the plain way, as explanations are.
     """
+
+    encoder: SphericalVoronoiEncoder
 
     def __init__(
         self,
@@ -77,104 +97,59 @@ class VoronoiPlaces:
         precision: Precision,
         top_k: int | None = None,
         exact: bool = False,
-        places_expected: int = 0,
     ) -> None:
-        self.is_fast = (
-            _has_fast_path(device, places_expected) and top_k is None and not exact and precision != "float64"
-        )
-        self.encoder = _prepare_voronoi(encoder, device, precision)
-        self.device, self.precision, self.top_k = device, precision, top_k
-        self.dim = encoder.config.output_dim
-        self.dense_batch_size = _batch_size(device, encoder.config.num_sites)
-        groups = min(max(encoder.config.num_sites // SITES_PER_GROUP, 1), MOST_GROUPS)
-        grouped = groups * PLACES_TO_GROUP if device.type == "cpu" else GPU_PLACES_TO_GROUP
-        self.batch_size = grouped if self.is_fast else self.dense_batch_size
+        super().__init__(encoder, device, precision)
+        self.top_k = top_k
+        self.is_fast = device.type == "cpu" and top_k is None and not exact and precision != "float64"
+        self.dense_batch_size = self.batch_size
+        """The same where every place looks at every site."""
+        if self.is_fast:
+            groups = min(max(encoder.config.num_sites // SITES_PER_GROUP, 1), MOST_GROUPS)
+            self.batch_size = groups * PLACES_TO_GROUP["cpu"]
         self._original = encoder if network_dtype(precision).itemsize < 4 else None
         self._fast: FastVoronoi | DeviceVoronoi | None = None
 
-    def directions(self, places: PlaceBatch) -> Tensor:
-        """Unit vectors on the device, in the sites' own precision, (N, 3)."""
-        return places.xyz().to(self.device, self.encoder.voronois()[0].directions.dtype)
-
     def embed(self, places: PlaceBatch) -> Tensor:
         """Embeddings of a batch, (N, dim)."""
-        if not self.is_fast:
-            return self.encoder.embed_xyz(self.directions(places), self.top_k)
-        return self._fast_path().embed(self.directions(places))
+        xyz = self.to_input(places)
+        return self.fast_path().embed(xyz) if self.is_fast else self.encoder.embed_xyz(xyz, self.top_k)
 
     def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
         """The same for a few places, (N, dim), without a batch's fixed costs; None where there is no such way."""
-        if not (self.is_fast and self.device.type == "cpu" and 0 < len(places.values) <= FEW_PLACES):
+        if not (self.is_fast and 0 < len(places.values) <= FEW_PLACES):
             return None
-        fast = self._fast_path()
+        fast = self.fast_path()
         return fast.embed_few(places.directions()) if isinstance(fast, FastVoronoi) else None
 
-    def _fast_path(self) -> FastVoronoi | DeviceVoronoi:
+    def fast_path(self) -> FastVoronoi | DeviceVoronoi:
+        """The fast strategy of the device, built once; its head is rounded from the weights as they were given."""
         if self._fast is None:
-            self._fast = self._build_fast()
+            source = self.encoder
+            if self._original is not None:
+                source = copy.deepcopy(self._original).eval().requires_grad_(False).to(self.device, torch.float32)
+                self._original = None
+            if self.device.type == "cpu":
+                self._fast = FastVoronoi(source, self.precision)
+            else:
+                self._fast = build_on_device(source, self.device, network_dtype(self.precision))
         return self._fast
 
-    def _build_fast(self) -> FastVoronoi | DeviceVoronoi:
-        """The fast path; its head is rounded from the weights as they were given."""
-        source = self.encoder
-        if self._original is not None:
-            source = copy.deepcopy(self._original).eval().requires_grad_(False).to(self.device, torch.float32)
-            self._original = None
-        if self.device.type != "cpu":
-            return build_on_device(source, self.device, network_dtype(self.precision))
-        return FastVoronoi(source, self.precision)
-
-    def identity(self) -> Iterator[bytes]:
-        """The configuration, top_k and every tensor."""
-        yield _plain("voronoi", {"config": self.encoder.config.to_dict(), "top_k": self.top_k})
-        yield from _tensors(self.encoder.state_dict())
+    def described(self) -> dict[str, Any]:
+        """The configuration and top_k."""
+        return {**self.encoder.describe(), "top_k": self.top_k}
 
 
-class BaselinePlaces:
-    """Embeds degrees by a baseline, its output as it is; the precision is that of its network.
+class RetrievalEngine(Engine):
+    """Another engine's embeddings completed by a database: [h ; q]."""
 
-    Positional features are computed in float64 whatever the precision: their phases need the digits.
-    """
-
-    def __init__(self, encoder: LocationEncoder, device: torch.device, precision: Precision) -> None:
-        dtype = network_dtype(precision)
-        if encoder.network is None and dtype.itemsize < 4:
-            raise ConfigError(
-                f"precision {precision} is that of a network, and {_name(encoder)} has none: use float32 or float64"
-            )
-        self.encoder = copy.deepcopy(encoder).eval().requires_grad_(False).to(device)
-        if self.encoder.network is not None:
-            self.encoder.network.to(dtype)
-        self.device, self.dtype = device, torch.float64 if dtype == torch.float64 else torch.float32
-        self.dim = encoder.output_dim
-        linear = [layer.out_features for layer in encoder.modules() if isinstance(layer, nn.Linear)]
-        # Features are float64, and a few arrays as wide as they are stand beside each other while they are made.
-        self.batch_size = _batch_size(device, 4 * max(encoder.position.output_dim, *linear, 1))
-
-    def embed(self, places: PlaceBatch) -> Tensor:
-        """Embeddings of a batch, (N, dim)."""
-        embedding: Tensor = self.encoder(places.latlon().to(self.device))
-        return embedding.to(self.dtype)
-
-    def identity(self) -> Iterator[bytes]:
-        """The baseline's name, settings and every tensor; one that nobody registered is known by what it answers."""
-        yield _plain("baseline", {"name": self.encoder.name, "settings": _as_dict(self.encoder.settings)})
-        yield from _tensors(self.encoder.state_dict())
-        if not self.encoder.name:
-            probe = self.embed(PlaceBatch(fibonacci_lattice(PROBED_PLACES), are_directions=True))
-            yield from _tensors({"answers": probe})
-
-
-class RetrievedPlaces:
-    """Another encoder's embeddings completed by a database: [h ; q]."""
-
-    def __init__(self, inner: PlaceEncoder, retriever: Retriever) -> None:
+    def __init__(self, inner: Engine, retriever: Retriever) -> None:
         if inner.dim != retriever.keys.shape[1]:
             raise ConfigError(
                 f"embeddings are {inner.dim} wide and the database's keys {retriever.keys.shape[1]}: "
                 f"it was built for another model"
             )
         self.inner, self.retriever, self.encoder = inner, retriever, inner.encoder
+        self.device, self.precision = inner.device, inner.precision
         self.dim = retriever.values.shape[1] + inner.dim
         self.batch_size = inner.batch_size
 
@@ -183,7 +158,7 @@ class RetrievedPlaces:
         return self.retriever.complete(self.inner.embed(places), places.xyz())
 
     def identity(self) -> Iterator[bytes]:
-        """What decides the inner encoder's embeddings, and the database with the settings it is read with."""
+        """What decides the inner engine's embeddings, and the database with the settings it is read with."""
         yield from self.inner.identity()
         yield _plain("retrieval", self.retriever.settings())
         yield from _tensors(
@@ -191,53 +166,17 @@ class RetrievedPlaces:
         )
 
 
-def build_place_encoder(
-    encoder: AnyEncoder,
-    device: torch.device,
-    precision: Precision,
-    top_k: int | None,
-    exact: bool = False,
-    places_expected: int = 0,
-) -> PlaceEncoder:
+def build_engine(
+    encoder: LocationEncoder, device: torch.device, precision: Precision, top_k: int | None = None, exact: bool = False
+) -> Engine:
     """Prepare a model for a device and a precision."""
     if precision not in typing.get_args(Precision):
         raise ConfigError(f"precision is {precision!r}; it must be one of {', '.join(typing.get_args(Precision))}")
-    if isinstance(encoder, SphericalVoronoiEncoder):
-        return VoronoiPlaces(encoder, device, precision, top_k, exact, places_expected)
+    if isinstance(encoder, SphericalVoronoiEncoder):  # the fast strategies and top_k are about its tessellations
+        return VoronoiEngine(encoder, device, precision, top_k, exact)
     if top_k is not None:
-        raise ConfigError(f"top_k keeps the nearest sites of a Voronoi encoder, and {_name(encoder)} has none")
-    return BaselinePlaces(encoder, device, precision)
-
-
-def _prepare_voronoi(
-    encoder: SphericalVoronoiEncoder, device: torch.device, precision: Precision
-) -> SphericalVoronoiEncoder:
-    """A copy in evaluation mode on the device; sites keep at least float32 whatever the rest is rounded to."""
-    prepared = copy.deepcopy(encoder).eval().requires_grad_(False).to(device)
-    dtype = network_dtype(precision)
-    prepared.to(dtype)
-    if dtype.itemsize < 4:
-        for module, original in zip(prepared.voronois(), encoder.voronois(), strict=True):
-            module.load_state_dict(original.state_dict(), assign=True)
-            module.to(device, torch.float32)
-    return prepared
-
-
-def _has_fast_path(device: torch.device, places_expected: int) -> bool:
-    is_worth_it = places_expected >= GPU_PLACES_WORTH_PREPARING
-    return device.type == "cpu" or (is_worth_it and kernels.is_available(device))
-
-
-def _batch_size(device: torch.device, widest: int) -> int:
-    return max(1, NUMBERS_AT_ONCE.get(device.type, NUMBERS_AT_ONCE["cuda"]) // widest)
-
-
-def _name(encoder: LocationEncoder) -> str:
-    return encoder.name or "this location encoder"
-
-
-def _as_dict(settings: object) -> object:
-    return dataclasses.asdict(settings) if dataclasses.is_dataclass(settings) else None  # type: ignore[arg-type]
+        raise ConfigError(f"top_k keeps the nearest sites of a Voronoi encoder, and {encoder.label} has none")
+    return Engine(encoder, device, precision)
 
 
 def _plain(kind: str, values: object) -> bytes:

@@ -7,7 +7,6 @@ float64, so longitudes wrap and no runner has to know about the sphere.
 
 import contextlib
 import copy
-import dataclasses
 import io
 import json
 import logging
@@ -26,16 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.embedding.embedder import Embedder
-from tessearth.embedding.engines import AnyEncoder
 from tessearth.embedding.onnx import FORMAT, INPUT, OUTPUT, UNSEALED, OnnxEmbedder, sealed
-from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.encoder.weights import save
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError, TessearthError, WeightsError
 from tessearth.packages import require
-from tessearth.sphere.geometry import fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
+from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
 from tessearth.storage.files import write_bytes
 from tessearth.version import __version__
-from tessearth.zoo.baselines import LocationEncoder, save_baseline
 from tessearth.zoo.names import is_untrained, load_base, parse_name
 
 RADIANS_PER_DEGREE = math.pi / 180
@@ -48,17 +44,14 @@ class DegreesToEmbedding(nn.Module):
     Trigonometry and positional features are float64, everything after them is float32, as in `Embedder`.
     """
 
-    def __init__(self, encoder: AnyEncoder) -> None:
+    def __init__(self, encoder: LocationEncoder) -> None:
         super().__init__()
         self.encoder = encoder.requires_grad_(False)
         self.eval()
 
     def forward(self, latlon: Tensor) -> Tensor:
         """(N, 2) -> (N, D)."""
-        if isinstance(self.encoder, SphericalVoronoiEncoder):
-            return self.encoder.embed_xyz(latlon_to_xyz(latlon).float())
-        embedding: Tensor = self.encoder(latlon)
-        return embedding.float()
+        return self.encoder.embed_input(self.encoder.to_input(latlon)).float()
 
 
 def trace(module: nn.Module) -> torch.export.ExportedProgram:
@@ -152,7 +145,7 @@ class Exported(NamedTuple):
 
 
 def export(
-    model: str | os.PathLike[str] | AnyEncoder, out: str | os.PathLike[str], form: ExportFormat | None = None
+    model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLike[str], form: ExportFormat | None = None
 ) -> Exported:
     """Write a model by name (as for `Embedder`) or as it is, in float32; the suffix names the form where none is given.
 
@@ -204,13 +197,11 @@ def _check_format(out: str | os.PathLike[str], chosen: str | None) -> ExportForm
     return typing.cast("ExportFormat", named)
 
 
-def _load(model: str | os.PathLike[str] | AnyEncoder) -> AnyEncoder:
+def _load(model: str | os.PathLike[str] | LocationEncoder) -> LocationEncoder:
     """A copy of the encoder, in evaluation mode; a baseline's positional features keep their digits."""
-    if isinstance(model, SphericalVoronoiEncoder | LocationEncoder):
+    if isinstance(model, LocationEncoder):
         encoder = copy.deepcopy(model).cpu().eval()
-        network = encoder if isinstance(encoder, SphericalVoronoiEncoder) else encoder.network
-        if network is not None:
-            network.float()
+        encoder.set_precision_(torch.float32)
         return encoder
     named = parse_name(model)
     if named.mode is not None:
@@ -220,16 +211,15 @@ def _load(model: str | os.PathLike[str] | AnyEncoder) -> AnyEncoder:
     return _load(load_base(named.base))
 
 
-def _describe(model: str | os.PathLike[str] | AnyEncoder, encoder: AnyEncoder) -> dict[str, str]:
+def _describe(model: str | os.PathLike[str] | LocationEncoder, encoder: LocationEncoder) -> dict[str, str]:
     """What travels inside the file, as text."""
     embedder = Embedder(encoder, device="cpu")
     name = embedder.name if isinstance(model, nn.Module) else str(model)
-    settings = encoder.config.to_dict() if isinstance(encoder, SphericalVoronoiEncoder) else _settings(encoder)
     widest = max((tensor.shape[0] for tensor in encoder.parameters() if tensor.ndim), default=0)
     return {
         "model": name,
         "fingerprint": embedder.fingerprint(),
-        "config": json.dumps(settings, sort_keys=True),
+        "config": json.dumps(_settings(encoder), sort_keys=True),
         "embedding_width": str(embedder.dim),
         "widest": str(max(widest, 4 * embedder.dim)),
         "trained": "no" if not isinstance(model, nn.Module) and is_untrained(str(model)) else "yes",
@@ -239,9 +229,11 @@ def _describe(model: str | os.PathLike[str] | AnyEncoder, encoder: AnyEncoder) -
 
 
 def _settings(encoder: LocationEncoder) -> dict[str, object]:
-    known = dataclasses.is_dataclass(encoder.settings)
-    values = dataclasses.asdict(encoder.settings) if known else {}  # type: ignore[call-overload]
-    return {"baseline": encoder.name, **values}
+    """The configuration of ours, the name and settings of a baseline."""
+    described = encoder.describe()
+    if described["kind"] == "voronoi":
+        return dict(described["config"])
+    return {"baseline": described["name"], **(described["settings"] or {})}
 
 
 def _write_onnx(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
@@ -264,11 +256,7 @@ def _write_program(reference: DegreesToEmbedding, draft: Path, metadata: Mapping
 
 def _write_weights(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
     provenance = {"exported": {key: metadata[key] for key in ("model", "fingerprint", "licence")}}
-    encoder = reference.encoder
-    if isinstance(encoder, SphericalVoronoiEncoder):
-        save(encoder, draft, provenance=provenance)
-    else:
-        save_baseline(encoder, draft, provenance=provenance)
+    reference.encoder.save(draft, provenance=provenance)
     again = DegreesToEmbedding(load_base(str(draft)))
     return lambda places: again(torch.from_numpy(places)).numpy()
 

@@ -1,14 +1,16 @@
 """The whole location encoder: coordinates in, embeddings out."""
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.encoder.config import EncoderConfig
+from tessearth.encoder.contract import LocationEncoder, Sites
 from tessearth.encoder.head import ResidualHead, reset_linear
 from tessearth.encoder.sites import SiteStart, start_sites
 from tessearth.encoder.tokens import SemanticTokens
@@ -33,12 +35,14 @@ class Encoding(NamedTuple):
     """Each place's share in every site, (N, K), tessellations one after another; each one's columns sum to 1."""
 
 
-class SphericalVoronoiEncoder(nn.Module):
+class SphericalVoronoiEncoder(LocationEncoder):
     """Turns places into embeddings by learned Voronoi sites on the sphere and shared semantic tokens.
 
     x -> mixture f of site embeddings (SoftVoronoi) -> blend LayerNorm((1 - alpha) (W f + b) + alpha z) with the
     attended tokens z (SemanticTokens) -> ResidualHead -> unit length.
     """
+
+    takes_directions = True
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class SphericalVoronoiEncoder(nn.Module):
         """Build an untrained encoder; `sites` names where they start or gives (K, 3) positions per tessellation."""
         super().__init__()
         self.config = config = config or EncoderConfig()
+        self.output_dim = config.output_dim
         self.tessellations = nn.ModuleList(
             SoftVoronoi(tessellation, positions)
             for tessellation, positions in zip(config.tessellations, _start_positions(config, sites), strict=True)
@@ -109,13 +114,50 @@ class SphericalVoronoiEncoder(nn.Module):
             blend = torch.cat((blend, self.coordinate_features(xyz).to(blend.dtype)), dim=-1)
         return blend, attention
 
-    def site_positions(self) -> Tensor:
-        """Where all sites lie, (K, 3), tessellations one after another."""
-        return torch.cat([tessellation.positions() for tessellation in self.voronois()])
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """That of the sites, whatever the head's is."""
+        return self.voronois()[0].directions.dtype
 
-    def site_sharpness(self) -> Tensor:
-        """How sharp all sites are, (K,), tessellations one after another."""
-        return torch.cat([tessellation.sharpness() for tessellation in self.voronois()])
+    @property
+    def widest(self) -> int:
+        """A place's share in every site."""
+        return self.config.num_sites
+
+    def embed_input(self, places: Tensor) -> Tensor:
+        """Embeddings (N, D) of directions (N, 3) in the sites' precision."""
+        return self.embed_xyz(places)
+
+    def set_precision_(self, dtype: torch.dtype) -> None:
+        """Everything after the site mixture; sites keep at least float32, because sharp ones need its digits."""
+        for child in self.children():
+            child.to(torch.promote_types(dtype, torch.float32) if child is self.tessellations else dtype)
+
+    def exact(self, latlon: Tensor) -> tuple[Tensor, ...]:
+        """Directions (N, 3), then each tessellation's site weights (N, K)."""
+        xyz = latlon_to_xyz(latlon)
+        return xyz, *(voronoi.exact_weights(xyz) for voronoi in self.voronois())
+
+    def from_exact(self, *exact: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The head's output and the places' attention over the tokens."""
+        xyz, *weights = exact
+        blend, attention = self.blend(xyz, weights)
+        return self.head(blend), attention
+
+    def sites(self) -> Sites:
+        """Positions (K, 3) and sharpness (K,), tessellations one after another."""
+        voronois = self.voronois()
+        return Sites(torch.cat([v.positions() for v in voronois]), torch.cat([v.sharpness() for v in voronois]))
+
+    def describe(self) -> dict[str, Any]:
+        """The kind and the configuration."""
+        return {"kind": "voronoi", "config": self.config.to_dict()}
+
+    def save(self, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None) -> None:
+        """Write one file or a folder, as `encoder.weights.save` does."""
+        from tessearth.encoder.weights import save
+
+        save(self, path, provenance=provenance)
 
     def voronois(self) -> list[SoftVoronoi]:
         """The tessellations as what they are."""

@@ -55,8 +55,8 @@ def _near_sites(served: Served, place: Floats, weights: npt.NDArray[np.float32])
     count = min(SHOWN_SITES, served.num_sites)
     near = served.embedder.nearest_sites(place, count=count)
     encoder = served.embedder.encoder
-    latlon = xyz_to_latlon(encoder.site_positions().double()).cpu().numpy()
-    sharpness = encoder.site_sharpness().cpu().numpy()
+    latlon = xyz_to_latlon(encoder.sites().positions.double()).cpu().numpy()
+    sharpness = encoder.sites().sharpness.cpu().numpy()
     return [
         NearSite(
             site=site,

@@ -3,7 +3,7 @@
     from tessearth.plotting import build_view, draw_sites, new_figure, save_figure
 
     figure, axis = new_figure()
-    draw_sites(axis, encoder.site_positions().detach().numpy(), build_view(region="europe"))
+    draw_sites(axis, encoder.sites().positions.detach().numpy(), build_view(region="europe"))
     save_figure(figure, "sites.pdf")
 
 `tessearth.figures` makes whole figures from a model or a run, as `tessearth plot KIND` does.

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tessearth.devices import find_device
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.settings import Kind, from_plain
 from tessearth.sphere.coordinates import as_latlon
@@ -26,8 +27,8 @@ from tessearth.sphere.sampling import split_places
 from tessearth.storage.files import locked_folder, write_bytes
 from tessearth.storage.tables import Labelled, read_labelled
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_
-from tessearth.training.location_side import TrainableEncoder, side_of
 from tessearth.training.loop import StopRequest
+from tessearth.training.model import check_trainable
 from tessearth.training.recipe import GroupsRecipe
 from tessearth.training.step import group_of, learning_rate
 from tessearth.zoo.names import load_base
@@ -83,7 +84,7 @@ class FinetuneSettings:
 
 
 def finetune(
-    model: str | PathLike[str] | TrainableEncoder,
+    model: str | PathLike[str] | LocationEncoder,
     places: Any,
     target: Any,
     *,
@@ -137,7 +138,7 @@ class _Finetuning:
 
     def __init__(
         self,
-        encoder: TrainableEncoder,
+        encoder: LocationEncoder,
         labelled: Labelled,
         settings: FinetuneSettings,
         device: torch.device,
@@ -145,7 +146,7 @@ class _Finetuning:
     ) -> None:
         self.labelled, self.settings, self.device, self.progress = labelled, settings, device, progress
         self.encoder = encoder.eval().to(device).float().requires_grad_(not settings.frozen)
-        self.constrain: Callable[[], None] = (lambda: None) if settings.frozen else side_of(encoder).constrain_
+        self.constrain: Callable[[], None] = (lambda: None) if settings.frozen else check_trainable(encoder).constrain_
         self.training, self.validation = (_to_device(part, device) for part in _split(labelled, settings))
         self.weights = _class_weights(labelled, self.training.target, settings)
 

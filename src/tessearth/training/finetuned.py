@@ -21,13 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import DataError, TableError, WeightsError
 from tessearth.settings import Kind
 from tessearth.sphere.coordinates import as_latlon
 from tessearth.storage.files import atomic_write, write_bytes
 from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
 from tessearth.storage.tables import PointBatch, open_points
-from tessearth.training.location_side import TrainableEncoder, save_encoder
 from tessearth.training.start import ridges
 from tessearth.zoo.names import load_base
 
@@ -168,7 +168,7 @@ Array = npt.NDArray[Any]
 class FineTuned:
     """Predicts a label of places."""
 
-    encoder: TrainableEncoder
+    encoder: LocationEncoder
     head: LabelHead
     kind: Kind
     classes: tuple[str, ...]
@@ -194,7 +194,7 @@ class FineTuned:
     def save(self, path: str | Path) -> None:
         """Write both files into a folder that is there, the head last."""
         folder = Path(path)
-        save_encoder(self.encoder, folder / ENCODER, {"finetuned": self.about})
+        self.encoder.save(folder / ENCODER, provenance={"finetuned": self.about})
         header = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -207,7 +207,7 @@ class FineTuned:
 
 
 @torch.no_grad()
-def embed_places(encoder: TrainableEncoder, latlon: Tensor, device: torch.device) -> Tensor:
+def embed_places(encoder: LocationEncoder, latlon: Tensor, device: torch.device) -> Tensor:
     """Embeddings of an encoder in evaluation mode, degrees (N, 2) -> (N, D) in float32."""
     return torch.cat([encoder(part.to(device)).float() for part in torch.split(latlon.double(), PLACES_AT_ONCE)])
 

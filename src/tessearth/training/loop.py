@@ -19,7 +19,6 @@ from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.store import FeatureStore
 from tessearth.imagery.store_builder import build_store
 from tessearth.training.data import Batch, TrainingData
-from tessearth.training.location_side import side_of
 from tessearth.training.metrics import retrieval, token_statistics
 from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import distillation_by_width, is_distributed, total_loss
@@ -173,7 +172,7 @@ class _Run:
         encoder = build_start(recipe, generator)
         self.data = TrainingData(
             store,
-            output_dim=side_of(encoder).output_dim,
+            output_dim=encoder.output_dim,
             share=recipe.training.share,
             seed=recipe.training.seed,
             device=device,
@@ -242,7 +241,7 @@ class _Run:
         return _shared_start(self.stepper, start, self.device)
 
     def _record(self, step: int) -> None:
-        sites = self.model.side.sites() if self.folder is not None else None
+        sites = self.model.encoder.sites() if self.folder is not None else None
         if sites is not None:
             self.trajectory.steps.append(step)
             self.trajectory.positions.append(sites.positions.detach().float().cpu().numpy())

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.head import reset_linear
 from tessearth.errors import ConfigError
-from tessearth.training.location_side import TrainableEncoder, side_of
 from tessearth.training.objective import TOKEN_TERMS, ObjectiveConfig, Sides, Terms, total_loss
 from tessearth.training.recipe import TrainingRecipe
 from tessearth.zoo.baselines.harmonics import SphericalHarmonics
@@ -70,16 +70,16 @@ class PretrainingModel(nn.Module):
 
     def __init__(
         self,
-        encoder: TrainableEncoder,
+        encoder: LocationEncoder,
         moments: Moments,
         objective: ObjectiveConfig,
         training: TrainingRecipe,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.encoder, self.side, self.objective = encoder, side_of(encoder), objective
-        width, output = len(moments.mean), self.side.output_dim
-        self.left_out = _left_out(objective, has_tokens=self.side.tokens is not None)
+        self.encoder, self.objective = check_trainable(encoder), objective
+        width, output = len(moments.mean), encoder.output_dim
+        self.left_out = _left_out(objective, has_tokens=encoder.tokens is not None)
         """Terms of the objective that this encoder has no parts for."""
         self.mixed = training.precision == "bf16"
         self.image_head = nn.Linear(width, output) if _wants_head(training, width, output) else None
@@ -101,13 +101,13 @@ class PretrainingModel(nn.Module):
     def sides(self, latlon: Tensor, features: Tensor) -> Sides:
         """What both sides of the pairs say of themselves."""
         feature = (features.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_scale
-        exact = self.side.exact(latlon)
+        exact = self.encoder.exact(latlon)
         with torch.autocast(latlon.device.type, torch.bfloat16, enabled=self.mixed and latlon.is_cuda):
-            raw, attention = self.side.encode(exact)
+            raw, attention = self.encoder.from_exact(*exact)
             projected = feature if self.image_head is None else self.image_head(feature)
         location, image = (F.normalize(side.to(feature.dtype), dim=-1) for side in (raw, projected))
         image_attention = reconstructed = None
-        tokens = self.side.tokens
+        tokens = self.encoder.tokens
         if tokens is not None:
             image_attention = tokens.image_attention(image.detach())
             reconstructed = tokens.attend(image_attention)
@@ -133,13 +133,13 @@ class PretrainingModel(nn.Module):
     @torch.no_grad()
     def constrain_(self) -> None:
         """Bring everything back within its constraints; called after every optimiser step."""
-        self.side.constrain_()
+        self.encoder.constrain_()
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
 
     def set_progress_(self, progress: float) -> None:
         """Move the location side's temperature along its way, 0 at the beginning and 1 at the end of training."""
-        if self.side.tokens is not None:
-            self.side.tokens.temperature_progress.fill_(progress)
+        if self.encoder.tokens is not None:
+            self.encoder.tokens.temperature_progress.fill_(progress)
 
     def _decoded(self, raw: Tensor, unit: Tensor) -> list[Tensor]:
         """What is read off the whole embedding, then off each of its prefixes, (N, F) each; nothing without decoder."""
@@ -150,6 +150,13 @@ class PretrainingModel(nn.Module):
             prefixes = zip(self.prefix_decoders, self.objective.prefixes, strict=True)
             decoded = [self.decoder(read), *(decoder(read[:, :n]) for decoder, n in prefixes)]
         return [part.to(raw.dtype) for part in decoded]
+
+
+def check_trainable(encoder: LocationEncoder) -> LocationEncoder:
+    """The encoder, when there is something in it to train."""
+    if next(encoder.parameters(), None) is None:
+        raise ConfigError(f"{encoder.label} has no network, so there is nothing to train")
+    return encoder
 
 
 def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...]:

@@ -69,13 +69,13 @@ class BaselineRecipe:
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Its settings; what is left out is filled in with its defaults, and an encoding without a network is given the
-    residual one, because features nobody trained leave nothing to train."""
+    residual one, because positional features alone leave nothing to train."""
 
     def __post_init__(self) -> None:
         kind = BASELINES[self.name].settings
         given = {key: value for key, value in self.settings.items() if key != "network" or value is not None}
         chosen = from_plain(kind, given, "baseline.settings.")
-        if chosen.network is None:
+        if getattr(chosen, "network", chosen) is None:
             chosen = from_plain(kind, {**given, "network": {}}, "baseline.settings.")
         object.__setattr__(self, "settings", dataclasses.asdict(chosen))
 

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from tessearth.embedding.retrieval import read_npz
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.settings import from_plain
 from tessearth.storage.files import atomic_write, locked_folder, remove_unfinished, write_bytes
 from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
-from tessearth.training.location_side import TrainableEncoder, save_encoder
 from tessearth.training.recipe import Recipe, first_difference, to_toml
 from tessearth.version import __version__
 
@@ -124,9 +124,9 @@ class RunFolder:
         header = {"format": CHECKPOINT_FORMAT, "progress": progress}
         write_bytes(self.path / CHECKPOINT, seal_tensors(checkpoint.state, header))
 
-    def save_weights(self, name: str, encoder: TrainableEncoder, provenance: Mapping[str, Any]) -> None:
+    def save_weights(self, name: str, encoder: LocationEncoder, provenance: Mapping[str, Any]) -> None:
         """Replace the weights called best or last."""
-        save_encoder(encoder, self.weights(name), provenance)
+        encoder.save(self.weights(name), provenance=provenance)
 
     def save_trajectory(self, trajectory: Trajectory) -> None:
         """Replace the record of the sites' ways."""

@@ -5,7 +5,6 @@ common. With site embeddings as small as the paper's, mixed by the dozens, the n
 bias and the tokens' mean; a quarter to a half of the head's units are then off at every place and get no gradient.
 """
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.embedding.embedder import Embedder
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.head import ResidualBlock
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.encoder.sites import SiteStart, start_sites
@@ -23,14 +23,13 @@ from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import latlon_to_xyz
 from tessearth.sphere.sampling import sample_land
 from tessearth.training.data import Batch
-from tessearth.training.location_side import TrainableEncoder
 from tessearth.training.model import PretrainingModel
 from tessearth.training.recipe import Recipe, SitesRecipe
-from tessearth.zoo.baselines import LocationEncoder, build_baseline
+from tessearth.zoo.baselines import build_baseline
 from tessearth.zoo.names import load_base
 
 
-def build_start(recipe: Recipe, generator: torch.Generator) -> TrainableEncoder:
+def build_start(recipe: Recipe, generator: torch.Generator) -> LocationEncoder:
     """The encoder before its first step, in training mode."""
     if recipe.start_from is not None:
         return _load_start(recipe, recipe.start_from).train()
@@ -44,7 +43,7 @@ def describe_start(model: str) -> dict[str, Any]:
     return _description(load_base(model))
 
 
-def _load_start(recipe: Recipe, model: str) -> TrainableEncoder:
+def _load_start(recipe: Recipe, model: str) -> LocationEncoder:
     encoder = load_base(model)
     found, wanted = _description(encoder), recipe.to_dict()
     if any(found.get(name) != wanted.get(name) for name in ("encoder", "baseline")):
@@ -55,14 +54,9 @@ def _load_start(recipe: Recipe, model: str) -> TrainableEncoder:
     return encoder
 
 
-def _description(encoder: TrainableEncoder) -> dict[str, Any]:
-    if isinstance(encoder, LocationEncoder):
-        settings = dataclasses.asdict(encoder.settings)  # type: ignore[call-overload]
-        plain: dict[str, Any] = {"baseline": {"name": encoder.name, "settings": settings}}
-    else:
-        plain = {"encoder": encoder.config.to_dict()}
-    described: dict[str, Any] = json.loads(json.dumps(plain))
-    return described
+def _description(encoder: LocationEncoder) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(json.dumps(encoder.describe()))
+    return {"encoder": described["config"]} if described.pop("kind") == "voronoi" else {"baseline": described}
 
 
 ROWS_AT_ONCE = 8192
@@ -234,7 +228,7 @@ def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
     model.eval()
     try:
         parts = torch.split(latlon, PLACES_AT_ONCE)
-        return torch.cat([model.side.encode(model.side.exact(part))[0] for part in parts])
+        return torch.cat([model.encoder.from_exact(*model.encoder.exact(part))[0] for part in parts])
     finally:
         model.train()
 

@@ -61,6 +61,7 @@ GROUP_OF = {
     "encoder.tokens.*": "tokens",
     "encoder.projection.*": "tokens",
     "encoder.norm.*": "tokens",
+    "encoder.*": "head",  # of any other encoder
     "image_head.*": "image",
     "logit_scale": "image",
     "decoder.*": "decoder",

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError
 from tessearth.registry import Registry
 from tessearth.settings import from_plain
-from tessearth.zoo.baselines.base import LocationEncoder, PositionalEncoding
+from tessearth.zoo.baselines.base import PositionalEncoder, PositionalEncoding
 from tessearth.zoo.baselines.elementary import Cartesian3d, Direct, ElementarySettings, Wrap, WrapResidualSettings
 from tessearth.zoo.baselines.fourier import FourierSettings, RandomFourier, SummedCapsules
 from tessearth.zoo.baselines.harmonics import HarmonicsSettings, SphericalHarmonics
@@ -22,6 +23,11 @@ Build = Callable[[Any, torch.Generator], LocationEncoder]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoSettings:
+    """For an encoder that has nothing to set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineCard:
     """What is known of a baseline by its name alone."""
 
@@ -31,11 +37,11 @@ class BaselineCard:
     citation: str
     """Who published it, where and when."""
 
-    settings: type[Any]
-    """The dataclass it is built from; defaults are ours where the authors tuned a value per data set."""
-
     build: Build
-    """Makes one, its random parts drawn from a generator."""
+    """Makes one from its settings, its random parts drawn from a generator."""
+
+    settings: type[Any] = NoSettings
+    """The dataclass it is built from; defaults are ours where the authors tuned a value per data set."""
 
     seamless: bool = False
     """Whether it is continuous across the antimeridian; the others see a flat map with an edge there."""
@@ -68,7 +74,7 @@ def _positional(make: Callable[[Any], PositionalEncoding]) -> Build:
 
     def build(settings: Any, generator: torch.Generator) -> LocationEncoder:
         position = make(settings)
-        return LocationEncoder(position, build_residual(position.output_dim, settings.network, generator))
+        return PositionalEncoder(position, build_residual(position.output_dim, settings.network, generator))
 
     return build
 
@@ -77,23 +83,23 @@ def _build_grid_feedforward(settings: GridFeedForwardSettings, generator: torch.
     position = Grid(settings)
     network = FeedForward(position.output_dim, settings.network)
     network.reset_parameters(generator)
-    return LocationEncoder(position, network)
+    return PositionalEncoder(position, network)
 
 
 def _build_harmonics_siren(settings: HarmonicsSirenSettings, generator: torch.Generator) -> LocationEncoder:
     position = SphericalHarmonics(settings.degrees)
     network = Siren(position.output_dim, settings.network)
     network.reset_parameters(generator)
-    return LocationEncoder(position, network)
+    return PositionalEncoder(position, network)
 
 
 def _build_fourier(settings: FourierSettings, generator: torch.Generator) -> LocationEncoder:
     position = RandomFourier(settings, generator)
     if settings.network is None:
-        return LocationEncoder(position)
+        return PositionalEncoder(position)
     network = SummedCapsules(position.output_dim, len(settings.sigmas), settings.network)
     network.reset_parameters(generator)
-    return LocationEncoder(position, network)
+    return PositionalEncoder(position, network)
 
 
 SPACE2VEC = (

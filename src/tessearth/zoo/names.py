@@ -15,11 +15,11 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from tessearth.embedding.retrieval import Mode
-from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import DataError, UnknownNameError
 from tessearth.settings import did_you_mean
 from tessearth.storage.files import cache_folder
-from tessearth.zoo.baselines import BASELINES, PUBLISHED, LocationEncoder, build_baseline, load_baseline, load_published
+from tessearth.zoo.baselines import BASELINES, PUBLISHED, build_baseline, load_baseline, load_published
 from tessearth.zoo.hub import is_hub_id
 from tessearth.zoo.saved import is_saved_baseline
 from tessearth.zoo.shipped import MODELS, load
@@ -48,7 +48,7 @@ def parse_name(model: str | os.PathLike[str]) -> ModelName:
     return ModelName(parts["base"], MODES[parts["mode"]], parts["database"])
 
 
-def load_base(name: str) -> SphericalVoronoiEncoder | LocationEncoder:
+def load_base(name: str) -> LocationEncoder:
     """The encoder of a name without retrieval, ready for inference."""
     published, has_path, path = name.partition("=")
     if name in MODELS:

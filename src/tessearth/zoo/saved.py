@@ -1,49 +1,28 @@
 """Trained baselines on disk: one safetensors file whose header says which baseline it is and how it was built."""
 
-import dataclasses
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 
+from tessearth.encoder.contract import BASELINE_FORMAT, BASELINE_FORMAT_VERSION, LocationEncoder
 from tessearth.errors import ConfigError, TessearthError, WeightsError
-from tessearth.storage.files import write_bytes
 from tessearth.storage.foreign_weights import load_state, rename
-from tessearth.storage.sealed import read_sealed_tensors, read_weight_file, seal_tensors
-from tessearth.zoo.baselines.base import LocationEncoder
+from tessearth.storage.sealed import read_sealed_tensors, read_weight_file
 from tessearth.zoo.cards import build_baseline
 
-FORMAT = "tessearth-baseline"
-FORMAT_VERSION = "1"
 SMALL = 256
 """Sizes up to this need no tensor that has them: waves of a position without a network are in no file."""
-
-
-def save_baseline(
-    encoder: LocationEncoder, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None
-) -> None:
-    """Write a baseline that `build_baseline` made, with any JSON that should travel with its weights."""
-    if not encoder.name:
-        raise ConfigError("only a baseline made by build_baseline or load_published can be saved: this one has no name")
-    header = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "baseline": encoder.name,
-        "settings": json.dumps(dataclasses.asdict(encoder.settings)),  # type: ignore[call-overload]
-        "provenance": json.dumps(dict(provenance or {})),
-    }
-    write_bytes(path, seal_tensors(encoder.state_dict(), header))
 
 
 def load_baseline(path: str | os.PathLike[str]) -> LocationEncoder:
     """Rebuild a saved baseline, ready for inference."""
     header = _read_header(path)
-    if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
+    if header.get("format") != BASELINE_FORMAT or header.get("format_version") != BASELINE_FORMAT_VERSION:
         read_weight_file(path)  # where the file is no weights file at all, it says so
-        raise WeightsError(f"{path} is no baseline of format {FORMAT_VERSION}: save_baseline did not write it")
+        raise WeightsError(f"{path} is no baseline of format {BASELINE_FORMAT_VERSION}: no encoder was saved in it")
     tensors = read_sealed_tensors(path).tensors
     try:
         settings = json.loads(header["settings"])
@@ -68,8 +47,8 @@ def _check_sizes(settings: object, most: int) -> None:
 
 
 def is_saved_baseline(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says that `save_baseline` wrote it."""
-    return os.path.exists(path) and Path(path).is_file() and _read_header(path).get("format") == FORMAT
+    """Whether a file says that it holds a saved baseline."""
+    return os.path.exists(path) and Path(path).is_file() and _read_header(path).get("format") == BASELINE_FORMAT
 
 
 def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def _trajectories(folder: Path, encoder: Any) -> Path:
     """The record of sites that stood still."""
     import numpy as np
 
-    here = encoder.site_positions().detach().numpy().astype(np.float32)
+    here = encoder.sites().positions.detach().numpy().astype(np.float32)
     still = {"positions": np.stack([here] * 4), "sharpness": np.full((4, len(here)), 20, np.float32)}
     np.savez(folder / "trajectories.npz", steps=np.array([0, 10, 20, 30]), **still)
     return folder / "trajectories.npz"

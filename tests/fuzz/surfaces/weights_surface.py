@@ -36,7 +36,7 @@ def prepare(folder: Path) -> Prepared:
     from tessearth import Embedder
     from tessearth.encoder.weights import build_from, read_weights, save
     from tessearth.storage.sealed import read_weight_file
-    from tessearth.zoo.baselines import build_baseline, save_baseline
+    from tessearth.zoo.baselines import build_baseline
     from tessearth.zoo.names import load_base
     from tests.fuzz.surfaces.models import small_encoder
 
@@ -45,7 +45,7 @@ def prepare(folder: Path) -> Prepared:
     save(encoder, folder / "ours.safetensors", provenance={"recipe": "none"})
     save(encoder, folder / "half.safetensors", dtype=torch.float16)
     save(encoder, folder / "official.safetensors", layout="official")
-    save_baseline(build_baseline("sphereM+"), folder / "baseline.safetensors")
+    build_baseline("sphereM+").save(folder / "baseline.safetensors")
     seeds = [_in_order(path.read_bytes()) for path in sorted(folder.glob("*.safetensors"))]
     official = read_weight_file(folder / "official.safetensors")
     archive = io.BytesIO()

@@ -6,21 +6,20 @@ encoder = load_published("geoclip", "location_encoder_weights.pth")
 encoder(latlon)                                               # degrees, latitude first, (N, 2) -> (N, output_dim)
 """
 
-from tessearth.zoo.baselines.base import LocationEncoder, Network, PositionalEncoding
+from tessearth.zoo.baselines.base import Network, PositionalEncoder, PositionalEncoding
 from tessearth.zoo.cards import BASELINES, BaselineCard, build_baseline
 from tessearth.zoo.published import PUBLISHED, PublishedCard, load_published
-from tessearth.zoo.saved import load_baseline, save_baseline
+from tessearth.zoo.saved import load_baseline
 
 __all__ = [
     "BASELINES",
     "PUBLISHED",
     "BaselineCard",
-    "LocationEncoder",
     "Network",
+    "PositionalEncoder",
     "PositionalEncoding",
     "PublishedCard",
     "build_baseline",
     "load_baseline",
     "load_published",
-    "save_baseline",
 ]
