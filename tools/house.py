@@ -5,7 +5,7 @@
 A room is a folder of the package; `base` holds the modules beside the rooms. An importer is another module of the
 package with an import statement for it, lazy imports included and imports for type checkers left out; a name that is
 imported from a front counts for the module that the front names. A chain counts the modules on the longest path of
-imports that begins in the room.
+imports that begins in the room; imports inside functions, which run later, are not part of it.
 """
 
 import ast
@@ -23,10 +23,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Module(NamedTuple):
-    """One source file, parsed."""
+    """One source file, parsed, with the list of a front's names that lies next to it."""
 
     lines: int
     tree: ast.Module
+    listing: ast.Module
 
     def functions(self) -> Iterator[Function]:
         """Every function and method in it."""
@@ -39,7 +40,9 @@ def read_tree(source: Path) -> dict[str, Module]:
     for path in sorted(source.glob("*/**/*.py")):
         text = path.read_text("utf-8")
         name = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = Module(len(text.splitlines()), ast.parse(text))
+        listing = path.with_suffix(".pyi")
+        names = listing.read_text("utf-8") if listing.is_file() else ""
+        found[name] = Module(len(text.splitlines()), ast.parse(text), ast.parse(names))
     return found
 
 
@@ -50,18 +53,19 @@ def room(name: str, modules: dict[str, Module]) -> str:
     return parts[1] if len(parts) > 1 and is_folder else "base"
 
 
-def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+def runtime_nodes(tree: ast.AST, *, in_functions: bool = True) -> Iterator[ast.AST]:
     """Every node outside of `if TYPE_CHECKING`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         yield node
-        yield from runtime_nodes(node)
+        if in_functions or not isinstance(node, Function):
+            yield from runtime_nodes(node, in_functions=in_functions)
 
 
 def front_names(tree: ast.Module) -> dict[str, str]:
-    """The homes of a front's names, from its table or its imports."""
-    homes = {}
+    """The homes of a front's names, from its list, its table or its imports."""
+    homes: dict[str, str] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             homes |= {alias.asname or alias.name: node.module for alias in node.names}
@@ -71,9 +75,9 @@ def front_names(tree: ast.Module) -> dict[str, str]:
     return homes
 
 
-def imports(modules: dict[str, Module]) -> Graph:
+def imports(modules: dict[str, Module], *, in_functions: bool = True) -> Graph:
     """Which modules each module imports."""
-    fronts = {name: front_names(module.tree) for name, module in modules.items()}
+    fronts = {name: front_names(module.tree) | front_names(module.listing) for name, module in modules.items()}
 
     def resolve(base: str, name: str) -> str:
         if f"{base}.{name}" in modules:
@@ -84,7 +88,7 @@ def imports(modules: dict[str, Module]) -> Graph:
 
     graph: Graph = {name: set() for name in modules}
     for name, module in modules.items():
-        for node in runtime_nodes(module.tree):
+        for node in runtime_nodes(module.tree, in_functions=in_functions):
             if isinstance(node, ast.ImportFrom) and node.module:
                 graph[name] |= {resolve(node.module, alias.name) for alias in node.names}
             elif isinstance(node, ast.Import):
@@ -94,15 +98,11 @@ def imports(modules: dict[str, Module]) -> Graph:
 
 
 def chain_lengths(graph: Graph) -> dict[str, int]:
-    """The number of modules on the longest path from each module; a lazy import that closes a circle is cut there."""
-    open_now: set[str] = set()
+    """The number of modules on the longest path from each module of a graph without circles."""
 
     @cache
     def length(name: str) -> int:
-        open_now.add(name)
-        longest = 1 + max((length(other) for other in graph[name] if other not in open_now), default=0)
-        open_now.discard(name)
-        return longest
+        return 1 + max((length(other) for other in graph[name]), default=0)
 
     return {name: length(name) for name in graph}
 
@@ -118,7 +118,7 @@ def measure(source: Path) -> list[tuple[str | int, ...]]:
     sys.setrecursionlimit(10_000)
     modules = read_tree(source)
     graph = imports(modules)
-    lengths = chain_lengths(graph)
+    lengths = chain_lengths(imports(modules, in_functions=False))
     importers: defaultdict[str, int] = defaultdict(int)
     for others in graph.values():
         for other in others:
