@@ -20,9 +20,9 @@ import torch
 from tessearth import Embedder, save
 from tessearth.bulk.cluster import ModelChoice
 from tessearth.bulk.outputs import OutputFormat
+from tessearth.bulk.parts import Parts
 from tessearth.bulk.tables import TableJob, encode_table
 from tessearth.errors import ConfigError, OutputError, TableError, TessearthError
-from tessearth.storage.jobs import Parts
 from tests.conftest import tiny_encoder
 from tests.memory import peak_of
 
@@ -185,7 +185,7 @@ def test_a_mistake_leaves_nothing(folder: Path, tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_share_an_output(folder: Path) -> None:
-    from tessearth.storage.jobs import open_parts
+    from tessearth.bulk.parts import open_parts
 
     with open_parts(str(folder / "o.parquet")), pytest.raises(OutputError, match="another process is encoding into"):
         encode_table(job(folder, "o.parquet"), workers=1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tessearth.bulk.parts import Part, Parts, write_part
 from tessearth.embedding.cache import EmbeddingCache
 from tessearth.embedding.retrieval import read_database, save_database
 from tessearth.encoder.weights import read_weights, save
@@ -21,8 +22,7 @@ from tessearth.imagery.store import FeatureStore
 from tessearth.labels.sources import read_prepared, write_prepared
 from tessearth.sphere.land import _read_prepared as read_land
 from tessearth.sphere.sampling import sample_sphere
-from tessearth.storage.files import write_sealed
-from tessearth.storage.jobs import Part, Parts, write_part
+from tessearth.storage.sealed import write_sealed
 from tessearth.training.finetuned import FineTuned, LabelHead, load_finetuned
 from tessearth.training.run_folder import Checkpoint, RunFolder, Trajectory
 from tessearth.zoo.baselines import build_baseline, load_baseline

@@ -37,14 +37,14 @@ BUSY = OutputError("another process is at work here")
 
 def test_a_lock_whose_folder_was_removed_binds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last holder removes the folder in the very moment between our opening the lock and holding it."""
-    folder, real, removed = tmp_path / "o.parts", files.fcntl.flock, []
+    folder, real, removed = tmp_path / "o.parts", files._lock, []
 
-    def late(lock: Any, operation: int) -> None:
+    def late(lock: Any) -> bool:
         if not removed:
             removed.append(shutil.rmtree(folder))
-        real(lock, operation)
+        return real(lock)
 
-    monkeypatch.setattr(files.fcntl, "flock", late)
+    monkeypatch.setattr(files, "_lock", late)
     with (
         locked_folder(folder, busy=BUSY),
         pytest.raises(OutputError, match="another process is at work here"),

@@ -91,7 +91,7 @@ def read_model(path: Path) -> object:
 
 
 def read_weight_file(path: Path) -> object:
-    from tessearth.storage.sealed import read_weight_file
+    from tessearth.storage.foreign_weights import read_weight_file
 
     return read_weight_file(path)
 

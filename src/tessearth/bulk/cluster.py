@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.bulk.outputs import Width
+from tessearth.bulk.parts import Part, write_part
 from tessearth.embedding.onnx import OnnxEmbedder
 from tessearth.errors import ConfigError, CoordinateWarning, TessearthError
 from tessearth.packages import require
 from tessearth.sphere.coordinates import Floats
-from tessearth.storage.jobs import Part, write_part
 
 Runtime = Literal["torch", "onnx"]
 LOCAL = "local"

@@ -16,6 +16,7 @@ from tessearth.bulk.cog_bytes import Image, write_cog
 from tessearth.bulk.raster_overviews import Overviews
 from tessearth.bulk.raster_values import Array, Stored
 from tessearth.sphere.grids import RasterGrid
+from tessearth.storage.files import reserve
 
 WINDOWS, WHOLE = "windows.raw", "whole.tif"
 
@@ -47,7 +48,7 @@ class GeoTiffTarget:
         if path.exists() and path.stat().st_size == size:
             return
         with open(path, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
+            reserve(file, size)
 
     def put(self, number: int, numbers: Array) -> None:
         """Write a window into its place."""

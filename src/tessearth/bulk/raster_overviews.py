@@ -5,7 +5,6 @@ them, exact means of the cells of full size; only the rounding to the stored typ
 """
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from tessearth.bulk.raster_values import Array, Stored
 from tessearth.sphere.grids import WINDOW_SIDE, RasterGrid
+from tessearth.storage.files import reserve
 
 
 def overview_grids(grid: RasterGrid) -> list[RasterGrid]:
@@ -64,7 +64,7 @@ class Overviews:
         """Reserve the files, so that a full disk is found at once."""
         for path, grid in zip(self._paths, self.grids, strict=True):
             with open(path, "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, grid.num_cells * self._cell_bytes)
+                reserve(file, grid.num_cells * self._cell_bytes)
 
     def add(self, number: int, numbers: Array) -> None:
         """Put the part of a window, (rows, columns, dims), into every overview."""

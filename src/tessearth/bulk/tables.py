@@ -27,8 +27,8 @@ from tessearth.bulk.cluster import (
     run_part,
 )
 from tessearth.bulk.outputs import OutputFormat, Width, check_schema, open_writer
+from tessearth.bulk.parts import Part, Parts, open_parts, write_part
 from tessearth.errors import OutputError, TableError, TessearthError, is_out_of_memory
-from tessearth.storage.jobs import Part, Parts, open_parts, write_part
 from tessearth.storage.tables import ROWS_AT_ONCE, STANDARD_STREAM, open_points
 
 ATTEMPTS = 4

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tessearth.errors import DataError, OutputError
 from tessearth.imagery.store import FEATURES, JOURNAL, chunk_sha256, feature_shape, open_array
-from tessearth.storage.files import keeping_what_is_finished
+from tessearth.storage.files import keeping_what_is_finished, reserve
 
 COMMIT_SECONDS = 2.0
 """How much work, at most, a kill can cost besides the chunk at hand."""
@@ -28,7 +28,7 @@ def allocate_array(path: Path, shape: tuple[int, int, int], dtype: str) -> None:
             np.lib.format.write_array_header_1_0(file, header)
             file.flush()
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            os.posix_fallocate(file.fileno(), file.tell(), size)
+            reserve(file, file.tell() + size)
             os.fsync(file.fileno())
     except OSError as error:
         path.unlink(missing_ok=True)

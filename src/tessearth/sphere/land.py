@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from tessearth.errors import DataError, OutputError
 from tessearth.packages import file_sha256, package_file
-from tessearth.storage.files import cache_folder, cache_path, read_sealed, write_sealed
+from tessearth.storage.files import cache_folder, cache_path
+from tessearth.storage.sealed import read_sealed, write_sealed
 
 ROWS, COLUMNS = 21_600, 43_200
 CELLS_PER_DEGREE = 120

@@ -1,9 +1,7 @@
 """Writing files so that a reader sees the old content or the new, never a part; and where prepared data is cached."""
 
 import contextlib
-import fcntl
 import glob
-import hashlib
 import os
 import stat
 import tempfile
@@ -11,22 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tessearth.errors import DataError, OutputError, TessearthError
+from tessearth.errors import OutputError, TessearthError
 
 LOCK = ".lock"
+OPEN_FILES_STAY = os.name == "nt"
+"""Windows neither removes nor renames a file that is open."""
 ATTEMPTS_TO_LOCK = 100
-"""More than enough for a folder that others keep removing; a file system that loses files is not waited for."""
-SEAL_BYTES = 32
+"""More than enough for a folder that other processes keep removing."""
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name only when the block ends well.
+    """Open a file that appears under its name only when the block ends without an error.
 
     The bytes go to a temporary file in the same folder, reach the disk (fsync) and are renamed into place; on any
-    failure the temporary file is removed and what stood there before stays. What a killed process left of an earlier
-    attempt goes with the next one. A pipe or device, which cannot be replaced, is written directly. Operating system
-    errors become an OutputError that names the path.
+    failure the temporary file is removed and the old content stays. The next attempt removes the temporary file of a
+    process that was killed. A pipe or device is written directly. Errors of the operating system become an OutputError
+    that names the path.
     """
     target = Path(path)
     with _named_errors(target):
@@ -34,10 +33,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             with open(target, "wb") as stream:
                 yield stream
             return
-        with _temporary_beside(target) as (temporary, file):
+        with _temporary_next_to(target) as (temporary, file):
             yield file
             file.flush()
             os.fsync(file.fileno())
+            if OPEN_FILES_STAY:
+                file.close()
             os.replace(temporary, target)
 
 
@@ -47,41 +48,25 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         file.write(content)
 
 
-def write_sealed(path: str | os.PathLike[str], content: bytes, *, about: bytes = b"") -> None:
-    """Replace a file's content in one step, with the SHA-256 of what it is about and of the content behind it."""
-    with atomic_write(path) as file:
-        file.write(content)
-        file.write(_seal(content, about))
-
-
-def read_sealed(path: str | os.PathLike[str], *, about: bytes = b"") -> bytes:
-    """What `write_sealed` wrote, when every bit of it is as it was and it is about the same thing."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
-    content, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
-    if seal != _seal(content, about):
-        raise DataError(f"{path} is damaged, or belongs to something else: it does not match its checksum")
-    return content
-
-
-def _seal(content: bytes, about: bytes) -> bytes:
-    return hashlib.sha256(hashlib.sha256(about).digest() + content).digest()
-
-
 @contextlib.contextmanager
-def locked_folder(path: Path, *, busy: TessearthError) -> Iterator[None]:
+def locked_folder(path: Path, *, busy: TessearthError, keep_lock: bool = True) -> Iterator[None]:
     """Make a folder and hold it for one process; the lock goes with the process, however it ends.
 
-    When another process holds it, `busy` is raised.
+    When another process holds it, `busy` is raised. Without `keep_lock` the lock file is removed at the end, and the
+    folder with it when nothing else is in it.
     """
     with _take_lock(path, busy):
-        yield
+        try:
+            yield
+        finally:
+            if not keep_lock and not OPEN_FILES_STAY:
+                _remove_lock(path)
+    if not keep_lock and OPEN_FILES_STAY:
+        _remove_lock(path)
 
 
 def _take_lock(path: Path, busy: TessearthError) -> IO[bytes]:
-    """The folder's lock, held; one that was taken just as its last holder removed it binds nobody and is let go."""
+    """Hold the folder's lock; one whose file its last holder removed in the meantime binds no process: try again."""
     for _ in range(ATTEMPTS_TO_LOCK):
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -90,15 +75,34 @@ def _take_lock(path: Path, busy: TessearthError) -> IO[bytes]:
             continue
         except OSError as error:
             raise OutputError(f"cannot make {path}: {(error.strerror or str(error)).lower()}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _hold(lock):
             lock.close()
-            raise busy from None
+            raise busy
         if _is_at(lock, path / LOCK):
             return lock
         lock.close()
     raise busy
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed; False when another process holds it, an OSError without locks."""
+    from filelock import lock_descriptor  # 60 ms, which programs that lock nothing do not spend
+
+    return lock_descriptor(file.fileno(), blocking=False)
+
+
+def _hold(file: IO[bytes]) -> bool:
+    """The same, going on without a lock where the system or the disk has none."""
+    try:
+        return _lock(file)
+    except OSError:
+        return True
+
+
+def _remove_lock(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        (path / LOCK).unlink()
+        path.rmdir()
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
@@ -109,8 +113,16 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
         return False
 
 
+def reserve(file: IO[bytes], size: int) -> None:
+    """Give an open file its full size, where the system can so that a full disk is found before the work is done."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+
+
 def remove_unfinished(*folders: Path) -> None:
-    """Remove what processes that were killed in the middle of `atomic_write` left in folders that are ours alone."""
+    """Remove what processes killed inside `atomic_write` left in folders that this process holds."""
     for folder in folders:
         for left in folder.glob(".*.part"):
             if left.is_file():
@@ -133,7 +145,7 @@ def cache_folder(*parts: str) -> Path:
 
 
 @contextlib.contextmanager
-def _temporary_beside(target: Path) -> Iterator[tuple[str, IO[bytes]]]:
+def _temporary_next_to(target: Path) -> Iterator[tuple[str, IO[bytes]]]:
     _remove_abandoned(target)
     temporary, file = _open_temporary(target)
     try:
@@ -147,29 +159,31 @@ def _temporary_beside(target: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _open_temporary(target: Path) -> tuple[str, IO[bytes]]:
-    """A new file beside the target, locked: that is how others see that somebody is still writing it."""
+    """A new file in the target's folder, locked: that is how other processes see that it is still being written."""
     while True:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         file = os.fdopen(descriptor, "wb")
-        with contextlib.suppress(OSError):  # a file system without locks: then nobody tidies up either
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:  # nobody took it for abandoned in the moment before it was locked
+        if _hold(file) and os.fstat(descriptor).st_nlink:  # not tidied up as abandoned before it was locked
             return temporary, file
         file.close()
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove what killed processes left of earlier attempts at a file: what nobody holds locked."""
+    """Remove what killed processes left of earlier attempts at a file: what no process holds locked."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
-        with contextlib.suppress(OSError), open(left, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, left):
+        with contextlib.suppress(OSError):
+            with open(left, "rb") as file:
+                if not (_lock(file) and _is_at(file, left)):
+                    continue
+                if not OPEN_FILES_STAY:
+                    left.unlink()
+            if OPEN_FILES_STAY:
                 left.unlink()
 
 
 @contextlib.contextmanager
 def disk_errors_named(what: str, then: str) -> Iterator[None]:
-    """Whatever the disk refuses becomes one line: what could not be written, why, and how things stand `then`."""
+    """Turn errors of the disk into one line: what could not be written, why, and how things stand `then`."""
     try:
         yield
     except OutputError:
@@ -180,7 +194,7 @@ def disk_errors_named(what: str, then: str) -> Iterator[None]:
 
 
 def keeping_what_is_finished(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The same for long work in a folder, which the same command goes on with."""
+    """Turn errors of the disk into one line for long work in a folder, which the same command resumes."""
     return disk_errors_named(f"to {folder}", "what was finished is kept, run it again to go on")
 
 

@@ -1,11 +1,48 @@
-"""Putting weights that others wrote into our modules, every tensor accounted for."""
+"""Weights that others wrote: read without running code from the file, and put into our modules tensor by tensor."""
 
+import argparse
+import os
+import pickle
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from tessearth.errors import WeightsError
+
+
+def read_weight_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a .safetensors file, or of a PyTorch file that may hold tensors and plain values only."""
+    file = Path(path)
+    if not file.is_file():
+        raise WeightsError(f"there is no weights file {file}")
+    try:
+        content = _load(file)
+    except pickle.UnpicklingError:
+        raise WeightsError(
+            f"{file} is damaged, or holds more than tensors and plain values and could run code when opened, so it was "
+            f"refused; save its tensors as .safetensors"
+        ) from None
+    except Exception as error:  # the readers raise many kinds for a damaged file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"{file} is damaged, cut short or no weights file: {reason}") from None
+    if not isinstance(content, dict):
+        raise WeightsError(f"{file} holds a {type(content).__name__}, not a table of named tensors")
+    return content
+
+
+def _load(file: Path) -> Any:
+    with open(file, "rb") as opened:
+        if opened.read(9)[8:] == b"{":  # safetensors: eight bytes of length, then the header's brace
+            return safetensors.torch.load_file(file)
+        opened.seek(0)
+        # Opened, not by its path: the first bytes tell the format, and torch would believe the suffix.
+        # Training scripts store their arguments with the weights; a Namespace only holds attributes.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(opened, map_location="cpu", weights_only=True)
 
 
 def tensors_in(content: Mapping[str, Any], containers: Iterable[str], where: str) -> dict[str, Tensor]:

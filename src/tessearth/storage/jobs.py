@@ -1,112 +1,194 @@
-"""The embeddings of a table that is being encoded, kept part by part beside the output until all are there.
+"""Resumable jobs: a locked folder, a plan, and a journal of the chunks of work that are done.
 
-OUTPUT.parts/job.json        what is being encoded, by which model: parts of one job are never used for another
-OUTPUT.parts/000000.npy ...  the embeddings of consecutive rows, each file complete or absent
+A job's chunks are numbered from 0 and lie wherever `Chunks` puts them: in one file each, at fixed places of an array
+(`ArrayFile`), in a format's own container. Making features, for example:
 
-Behind each array stands the checksum of it and of the places it was made from. A part that is there, whole and of the
-places at hand, is done, so whatever ends a run, the next one goes on behind it; no clock and no file's date has a say
-in it. The folder goes when the output is in its place.
+    with open_job(folder, busy=DataError("another process is making it")) as job:
+        job.begin(plan)
+        job.chunks = ArrayFile(folder / "features.npy", dtype, place_of_chunk)
+        for number in job.missing(count):
+            job.put(number, compute(number))
+        finish(job.get(number) for number in range(count))
+        job.remove()
+
+A chunk counts as done when its content was handed to the system and, after that, its checksum to the journal. A job
+that goes on reads every such chunk back and compares, so it does not matter what a kill, a crash or a disk kept:
+whatever is not as it was written is computed again. A folder that is itself the result takes `locked_folder` and `Job`
+without `open_job`, which removes the folder of a job that ends before its first chunk.
 """
 
 import contextlib
-import io
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.sphere.coordinates import Floats
-from tessearth.storage.files import locked_folder, read_sealed, remove_unfinished, write_bytes, write_sealed
+from tessearth.errors import DataError, TessearthError
+from tessearth.storage.files import keeping_what_is_finished, locked_folder, remove_unfinished, write_bytes
+from tessearth.storage.sealed import checksum, checksum_of_plain
 
-Embeddings = npt.NDArray[np.floating]
+PLAN, JOURNAL = "plan.json", "journal.jsonl"
 
-
-class Part(NamedTuple):
-    """The embeddings of consecutive rows."""
-
-    latlon: Floats
-    """Checked degrees, (N, 2)."""
-    embeddings: Embeddings
-    """(N, D)."""
+Array = npt.NDArray[Any]
+Content = Array | bytes
 
 
-class Parts:
-    """The parts of one output."""
+class Chunks(Protocol):
+    """Where the chunks of a job lie."""
+
+    def put(self, number: int, content: Any) -> None:
+        """Write a chunk so that it survives the end of the process; called from any thread."""
+
+    def get(self, number: int) -> Any | None:
+        """A chunk as it lies on disk; None when there is none or it cannot be read."""
+
+
+class Entry(NamedTuple):
+    """A line of the journal."""
+
+    sha256: str
+    notes: dict[str, Any]
+    """Small facts about the chunk that the finished work needs."""
+
+
+class Job:
+    """The plan, the journal and the chunks of a folder that this process holds."""
+
+    chunks: Chunks
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.entries = _read_journal(folder / JOURNAL)
+        self._journal = threading.Lock()
 
-    def begin(self, job: Mapping[str, object]) -> None:
-        """Say what is encoded here; parts that belong to something else are refused, not overwritten."""
-        remove_unfinished(self.folder)
-        journal = self.folder / "job.json"
-        described = json.loads(json.dumps(dict(job)))
-        if not journal.is_file():
-            write_bytes(journal, json.dumps(described, indent=2).encode())
-            return
+    def begin(self, plan: Mapping[str, Any], choose: Callable[[], dict[str, Any]] = dict) -> dict[str, Any]:
+        """Write the plan, or compare it with that of an interrupted run, which is refused when it differs.
+
+        `choose` makes further settings, such as a scale fitted to a sample: called once, read back when a job goes on.
+        """
+        path = self.folder / PLAN
+        plan = json.loads(json.dumps(dict(plan)))
+        if not path.exists():
+            chosen: dict[str, Any] = json.loads(json.dumps(choose()))
+            whole = {"plan": plan, "fitted": chosen, "sha256": checksum_of_plain([plan, chosen])}
+            write_bytes(path, json.dumps(whole, indent=1).encode())
+            return chosen
         try:
-            before = dict(json.loads(journal.read_text("utf-8")))
-        except (ValueError, TypeError):
-            raise ConfigError(f"{journal} cannot be read: delete {self.folder} to begin anew") from None
-        other = [key for key, value in described.items() if before.get(key) != value]
-        if other:
-            raise ConfigError(
-                f"{self.folder} holds an unfinished run of another job (other {', '.join(other)}): finish that one, "
-                f"delete the folder, or choose another --output"
-            )
+            old = json.loads(path.read_bytes())
+            known, chosen = dict(old["plan"]), dict(old["fitted"])
+            intact = old["sha256"] == checksum_of_plain([known, chosen])
+        except (OSError, ValueError, KeyError, TypeError):
+            intact = False
+        if not intact:
+            raise DataError(f"{path} cannot be read or is damaged; remove {self.folder} to begin again")
+        for key, value in plan.items():
+            if known.get(key) != value:
+                raise DataError(
+                    f"{self.folder} holds unfinished work of other settings ({key} was {known.get(key)} and is "
+                    f"{value}); remove it, or choose another output"
+                )
+        return chosen
 
-    def path(self, index: int) -> Path:
-        """Where a part lies."""
-        return self.folder / f"{index:06d}.npy"
+    def missing(self, count: int) -> list[int]:
+        """The chunks below `count` that are not on disk as they were written."""
+        for number in list(self.entries):
+            if self.intact(number) is None:
+                del self.entries[number]
+        return [number for number in range(count) if number not in self.entries]
 
-    def has(self, index: int, latlon: Floats) -> bool:
-        """Whether a part is there, whole and of these places."""
-        try:
-            read_sealed(self.path(index), about=_about(latlon))
-        except DataError:
-            return False
-        return True
+    def put(self, number: int, content: Content, *, about: bytes | None = None, **notes: Any) -> None:
+        """Write a chunk and note its checksum; `about` is what the chunk was made from."""
+        with keeping_what_is_finished(self.folder):
+            self.chunks.put(number, content)
+        self.note(number, content, about=about, **notes)
 
-    def read(self, index: int, latlon: Floats) -> Embeddings:
-        """The embeddings of these places, (N, D)."""
-        try:
-            content = read_sealed(self.path(index), about=_about(latlon))
-        except DataError as error:
-            raise OutputError(f"{error}, or the table changed meanwhile; run it again, and it is made anew") from None
-        embeddings: Embeddings = np.load(io.BytesIO(content), allow_pickle=False)
-        return embeddings
+    def note(self, number: int, content: Content, *, about: bytes | None = None, **notes: Any) -> None:
+        """Note the checksum of a chunk that is written already."""
+        entry = Entry(checksum(content, about=about), notes)
+        said = {"chunk": number, "sha256": entry.sha256, **notes}
+        line = json.dumps([said, checksum_of_plain(said)])
+        with self._journal, keeping_what_is_finished(self.folder), open(self.folder / JOURNAL, "ab") as file:
+            file.write(f"\n{line}\n".encode())  # the first newline ends a line that a kill may have cut short
+        self.entries[number] = entry
+
+    def intact(self, number: int, *, about: bytes | None = None) -> Any | None:
+        """A chunk that is as it was written and about the same thing, else None."""
+        entry = self.entries.get(number)
+        content = None if entry is None else self.chunks.get(number)
+        if entry is None or content is None or checksum(content, about=about) != entry.sha256:
+            return None
+        return content
+
+    def get(self, number: int, *, about: bytes | None = None) -> Any:
+        """A chunk as it was written; a damaged one is part of no output."""
+        content = self.intact(number, about=about)
+        if content is None:
+            raise DataError(f"chunk {number} in {self.folder} is damaged; run it again, and it is computed anew")
+        return content
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def write_part(path: Path, part: Part) -> None:
-    """Write a part, which is there as a whole or not at all."""
-    content = io.BytesIO()
-    np.save(content, part.embeddings)
-    write_sealed(path, content.getvalue(), about=_about(part.latlon))
-
-
-def _about(latlon: Floats) -> bytes:
-    return np.ascontiguousarray(latlon, dtype="<f8").tobytes()
-
-
 @contextlib.contextmanager
-def open_parts(output: str) -> Iterator[Parts]:
-    """The parts of an output, held by this process; a folder in which no part came to be is not left behind."""
-    target = Path(output)
-    if not target.absolute().parent.is_dir():
-        raise OutputError(f"cannot write {output}: no such file or directory; nothing was left half-written")
-    parts = Parts(target.with_name(f"{target.name}.parts"))
-    with locked_folder(parts.folder, busy=OutputError(f"another process is encoding into {output}: wait for it")):
+def open_job(folder: Path, *, busy: TessearthError) -> Iterator[Job]:
+    """Hold a folder for one job, whose work is kept when the block fails; without any chunk, the folder is removed."""
+    with locked_folder(folder, busy=busy, keep_lock=False):
+        remove_unfinished(folder)
+        job = Job(folder)
         try:
-            yield parts
+            yield job
         finally:
-            if parts.folder.is_dir() and not any(parts.folder.glob("*.npy")):
-                parts.remove()
+            if not job.entries:
+                job.remove()
+
+
+def _read_journal(path: Path) -> dict[int, Entry]:
+    """The lines that are as they were written; the last one of a chunk counts. Version 0.1 sealed no lines."""
+    entries = {}
+    for line in path.read_bytes().split(b"\n") if path.exists() else []:
+        try:
+            read = json.loads(line)
+            said, seal = read if isinstance(read, list) else (read, checksum_of_plain(read))
+            if seal == checksum_of_plain(said):
+                notes = {key: value for key, value in said.items() if key not in ("chunk", "sha256")}
+                entries[int(said["chunk"])] = Entry(said["sha256"], notes)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return entries
+
+
+class Place(NamedTuple):
+    """Where a chunk lies in a file."""
+
+    offset: int
+    """In bytes."""
+    shape: tuple[int, ...]
+
+
+class ArrayFile:
+    """Chunks at fixed places of one file of numbers, in any order and from any thread."""
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike, place: Callable[[int], Place]) -> None:
+        self.path, self.dtype, self.place = path, np.dtype(dtype), place
+
+    def put(self, number: int, content: Array) -> None:
+        """Write a chunk into its place."""
+        with open(self.path, "r+b") as file:
+            file.seek(self.place(number).offset)
+            file.write(np.ascontiguousarray(content).data)
+
+    def get(self, number: int) -> Array | None:
+        """A chunk as it lies in the file."""
+        offset, shape = self.place(number)
+        try:
+            numbers = np.fromfile(self.path, self.dtype, int(np.prod(shape)), offset=offset)
+        except OSError:
+            return None
+        return numbers.reshape(shape) if numbers.size == np.prod(shape) else None

@@ -1,41 +1,81 @@
-"""Weights on disk: ours sealed by a checksum, those of others read without ever running code from the file."""
+"""Seals: the SHA-256 of content and of what it is about, next to it in the same file.
 
-import argparse
+One `checksum` serves bytes, arrays and plain values. `write_sealed` puts it behind a file's bytes; `seal_tensors` puts
+it into the header of a safetensors file. This module imports torch only where tensors are sealed or read.
+"""
+
 import hashlib
 import json
 import os
-import pickle
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import safetensors
-import safetensors.torch
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from tessearth.errors import WeightsError
+from tessearth.errors import DataError, WeightsError
+from tessearth.storage.files import atomic_write
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SEAL = "seal"
 """The entry of a header that holds the SHA-256 of all its other entries and of the tensors."""
+SEAL_BYTES = 32
+
+
+def checksum(content: bytes | memoryview | npt.NDArray[Any], *, about: bytes | None = None) -> str:
+    """The SHA-256 of bytes or of an array's numbers; with `about`, of what they belong to as well."""
+    data = np.ascontiguousarray(content).view(np.uint8).data if isinstance(content, np.ndarray) else content
+    prefix = b"" if about is None else hashlib.sha256(about).digest()
+    digest = hashlib.sha256(prefix)
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def checksum_of_plain(value: object) -> str:
+    """The SHA-256 of a plain value (what JSON can say), whatever the order of its keys."""
+    return checksum(json.dumps(value, sort_keys=True).encode())
+
+
+def write_sealed(path: str | os.PathLike[str], content: bytes, *, about: bytes = b"") -> None:
+    """Replace a file's content in one step, followed by its checksum."""
+    with atomic_write(path) as file:
+        file.write(content)
+        file.write(bytes.fromhex(checksum(content, about=about)))
+
+
+def read_sealed(path: str | os.PathLike[str], *, about: bytes = b"") -> bytes:
+    """The content that `write_sealed` wrote about the same thing; refused when any bit of it has changed."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    content, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
+    if seal.hex() != checksum(content, about=about):
+        raise DataError(f"{path} is damaged, or belongs to something else: it does not match its checksum")
+    return content
 
 
 class SealedTensors(NamedTuple):
-    """What a sealed file holds."""
+    """Content of a sealed safetensors file."""
 
     header: dict[str, str]
-    tensors: dict[str, Tensor]
+    tensors: "dict[str, Tensor]"
 
 
-def seal_tensors(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> bytes:
+def seal_tensors(tensors: "Mapping[str, Tensor]", header: Mapping[str, str]) -> bytes:
     """A safetensors file whose header also carries the checksum of header and tensors."""
+    import safetensors.torch
+
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return _in_order(safetensors.torch.save(held, {**header, SEAL: _checksum(held, header)}))
+    return _in_order(safetensors.torch.save(held, {**header, SEAL: _checksum_of_tensors(held, header)}))
 
 
 def _in_order(content: bytes) -> bytes:
-    """The same file with its header's entries sorted: safetensors writes them in an order of the moment."""
+    """The same file with its header's entries sorted: safetensors writes them in an order that varies."""
     (length,) = struct.unpack("<Q", content[:8])
     text = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
     padded = text.ljust(-(-len(text) // 8) * 8)
@@ -44,6 +84,8 @@ def _in_order(content: bytes) -> bytes:
 
 def read_sealed_tensors(path: str | os.PathLike[str]) -> SealedTensors:
     """Header and tensors of a file, checked against its seal; a file from before there were seals has none."""
+    import safetensors
+
     try:
         with safetensors.safe_open(path, "pt") as file:
             header = dict(file.metadata() or {})
@@ -53,12 +95,14 @@ def read_sealed_tensors(path: str | os.PathLike[str]) -> SealedTensors:
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         raise WeightsError(f"{path} is damaged: {(str(error).splitlines() or ['unreadable'])[0]}") from None
     seal = header.pop(SEAL, None)
-    if seal is not None and seal != _checksum(tensors, header):
+    if seal is not None and seal != _checksum_of_tensors(tensors, header):
         raise WeightsError(f"{path} is damaged: it does not match its own checksum")
     return SealedTensors(header, tensors)
 
 
-def _checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+def _checksum_of_tensors(tensors: "Mapping[str, Tensor]", header: Mapping[str, str]) -> str:
+    import torch
+
     digest = hashlib.sha256()
     for key, value in sorted(header.items()):
         digest.update(f"{len(key)} {key} {len(value)} {value}".encode())
@@ -66,34 +110,3 @@ def _checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def read_weight_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of a .safetensors file, or of a PyTorch file that may hold tensors and plain values only."""
-    file = Path(path)
-    if not file.is_file():
-        raise WeightsError(f"there is no weights file {file}")
-    try:
-        content = _load(file)
-    except pickle.UnpicklingError:
-        raise WeightsError(
-            f"{file} is damaged, or holds more than tensors and plain values and could run code when opened, so it was "
-            f"refused; save its tensors as .safetensors"
-        ) from None
-    except Exception as error:  # the readers raise many kinds for a damaged file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise WeightsError(f"{file} is damaged, cut short or no weights file: {reason}") from None
-    if not isinstance(content, dict):
-        raise WeightsError(f"{file} holds a {type(content).__name__}, not a table of named tensors")
-    return content
-
-
-def _load(file: Path) -> Any:
-    with open(file, "rb") as opened:
-        if opened.read(9)[8:] == b"{":  # safetensors: eight bytes of length, then the header's brace
-            return safetensors.torch.load_file(file)
-        opened.seek(0)
-        # Opened, not by its path: what a file is, its first bytes say, and torch would believe its suffix.
-        # Training scripts store their arguments beside the weights; a Namespace only holds attributes.
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(opened, map_location="cpu", weights_only=True)

@@ -1,46 +1,301 @@
-"""Work side by side: one draw on each core is faster than every core on one draw.
+"""One pool of workers for every kind of work: this process, threads, processes or a Dask cluster.
 
-The matrices of a ridge problem are too small to keep several cores busy, and a good part of the work between them runs
-on one core anyway.
+    with open_pool("processes", 4, setup=partial(open_model, name)) as pool:
+        for number, result in pool.run(work, ((number, task) for number, task in enumerate(tasks))):
+            ...
+
+The pool knows functions and no models. It hands out a bounded number of tasks, so that memory stays bounded however
+many there are, and gives results back in order (or as they come). Workers that are killed or hang are replaced and
+their tasks handed out again; workers end with the process that started them, however it ends.
 """
 
 import contextlib
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor as Threads
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-import torch
+from tessearth.errors import ConfigError, OutputError, TessearthError, is_out_of_memory
+from tessearth.packages import require
 
-Item = TypeVar("Item")
-Made = TypeVar("Made")
+Kind = Literal["here", "threads", "processes", "dask"]
+LOCAL = "local"
+"""The address of a Dask cluster that is started on this machine for the time of the work."""
+TASKS_PER_WORKER = 2
+"""Handed out at once, so that no worker waits for its next task."""
+ATTEMPTS = 4
+"""How often in a row lost workers are replaced, without a result in between, before the work is given up."""
+SILENT_SECONDS = 60.0
+"""After this time without a result, workers are looked at: those that hang are ended and replaced."""
+IDLE_CPU_SECONDS = 0.05
+"""Processes that hang use less than this between two looks."""
+SECONDS_TO_CONNECT = 20
+LOST = {"KilledWorker", "FutureCancelledError", "CancelledError", "CommClosedError", "BrokenProcessPool"}
+"""Errors of Dask that mean the end of a worker and not a mistake in the work."""
 
-MOST = 8
-"""Each worker holds a draw's rows in float64, some hundred megabytes."""
+Key = TypeVar("Key")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
-def side_by_side(work: Callable[[Item], Made], items: Iterable[Item], workers: int) -> Iterator[Made]:
-    """What the work makes of each item, in their order; with one worker nothing is different from a plain loop."""
-    if workers < 2:
-        yield from map(work, items)
-        return
-    with (
-        _threads_put_back(),
-        ThreadPoolExecutor(min(workers, MOST), initializer=torch.set_num_threads, initargs=(1,)) as pool,
-    ):
-        futures = [pool.submit(work, item) for item in items]
+def usual_workers(most: int) -> int:
+    """One worker for each core this process may use, up to a number."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(most, allowed)
+
+
+def one_torch_thread() -> None:
+    """Setup of workers whose arithmetic PyTorch does: the matrices are too small to keep several cores busy."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+class _Sent(NamedTuple, Generic[Key, Task]):
+    """A task that was handed out."""
+
+    key: Key
+    task: Task
+    future: Future[Any]
+
+
+class Pool:
+    """Workers of one kind."""
+
+    def __init__(self, open_executor: Callable[[], Executor] | None, workers: int, advice: str) -> None:
+        self.workers = workers
+        self._open, self._advice = open_executor, advice
+        self._executor = open_executor() if open_executor else None
+        self._watch = _Watch()
+        self._killed = ""
+
+    def call(self, function: Callable[[Task], Result], task: Task) -> Result:
+        """The result of one task."""
+        ((_, result),) = self.run(function, [(0, task)])
+        return result
+
+    def run(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Iterable[tuple[Key, Task]],
+        *,
+        at_once: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[tuple[Key, Result]]:
+        """Yield every key with the function's result for its task, keys staying in this process.
+
+        `tasks` is read as results are taken, at most `at_once` tasks ahead; with `ordered=False` results come as they
+        are finished. An error of the function ends the run.
+        """
+        if self._executor is None:
+            yield from ((key, function(task)) for key, task in tasks)
+            return
+        limit = at_once or TASKS_PER_WORKER * self.workers
+        sent: list[_Sent[Key, Task]] = []
+        for key, task in tasks:
+            if len(sent) >= limit:
+                yield self._take(function, sent, ordered)
+            sent.append(_Sent(key, task, self._submit(function, task)))
+        while sent:
+            yield self._take(function, sent, ordered)
+
+    def close(self) -> None:
+        """End the workers; tasks that no worker has begun are dropped."""
+        if isinstance(self._executor, Threads | ProcessPoolExecutor):
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        elif self._executor is not None:
+            self._executor.shutdown(wait=False)  # Dask's word for the same
+
+    def _submit(self, function: Callable[[Task], Any], task: Task) -> Future[Any]:
+        assert self._executor is not None
         try:
-            while futures:
-                yield futures.pop(0).result()
-        finally:
-            for future in futures:
-                future.cancel()
+            return self._executor.submit(function, task)
+        except BrokenExecutor as error:  # found when its result is taken
+            future: Future[Any] = Future()
+            future.set_exception(error)
+            return future
+
+    def _take(self, function: Callable[[Task], Any], sent: list[_Sent[Key, Task]], ordered: bool) -> tuple[Key, Any]:
+        """Wait for a result and take it out of what was sent; hand everything out again when workers are lost."""
+        for _ in range(ATTEMPTS):
+            done = self._wait([one.future for one in (sent[:1] if ordered else sent)])
+            number = next(i for i, one in enumerate(sent) if one.future in done)
+            try:
+                result = sent[number].future.result()
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise OutputError(f"a worker ran out of memory: {self._advice}") from error
+                if isinstance(error, TessearthError) or not _is_loss(error):
+                    raise
+            else:
+                return sent.pop(number).key, result
+            self._replace_workers()
+            sent[:] = [
+                one if _has_result(one.future) else one._replace(future=self._submit(function, one.task))
+                for one in sent
+            ]
+        raise OutputError(
+            f"workers ended or hung {ATTEMPTS} times without finishing{self._killed}, perhaps for want of memory: "
+            f"{self._advice}"
+        )
+
+    def _wait(self, futures: list[Future[Any]]) -> set[Future[Any]]:
+        """The futures that are done, at least one; in the meantime, hung workers are ended."""
+        while True:
+            done, _ = wait(futures, timeout=SILENT_SECONDS, return_when=FIRST_COMPLETED)
+            if done:
+                return done
+            self._watch.end_hung(_processes_of(self._executor))
+
+    def _replace_workers(self) -> None:
+        """Start a new executor of processes; Dask replaces its workers itself."""
+        if not isinstance(self._executor, ProcessPoolExecutor) or self._open is None:
+            return
+        processes = _processes_of(self._executor)
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        # The executor itself terminates (15) those that are left.
+        killed = [f"{one.pid} by signal {-one.exitcode}" for one in processes if (one.exitcode or 0) not in (0, -15)]
+        self._killed = f" (last process {', '.join(killed)})" if killed else ""
+        self._executor, self._watch = self._open(), _Watch()
 
 
 @contextlib.contextmanager
-def _threads_put_back() -> Iterator[None]:
-    """How many threads PyTorch uses is partly a setting of the whole process: it is put back afterwards."""
+def open_pool(
+    kind: Kind,
+    workers: int = 1,
+    *,
+    cluster: str = LOCAL,
+    setup: Callable[[], object] | None = None,
+    start_method: str = "spawn",
+    advice: str = "run it again with fewer workers",
+) -> Iterator[Pool]:
+    """Start a number of workers, or find those of the Dask cluster at an address; they end with the block.
+
+    `setup` is called once in every thread or process before its first task ("here": once, in this process). Processes
+    are spawned, because a fork of a process that uses a GPU or threads may hang. `advice` ends the message about
+    workers that were lost.
+    """
+    if workers < 1:
+        raise ConfigError(f"workers is {workers}; it must be at least 1")
+    with contextlib.ExitStack() as stack:
+        if kind in ("here", "threads") and setup is not None:
+            stack.enter_context(_torch_threads_put_back())
+        if kind == "here":
+            if setup is not None:
+                setup()
+            pool = Pool(None, 1, advice)
+        elif kind == "threads":
+            pool = Pool(lambda: Threads(workers, initializer=setup), workers, advice)
+        elif kind == "processes":
+            context, begin = multiprocessing.get_context(start_method), partial(_begin_worker, setup)
+            pool = Pool(lambda: ProcessPoolExecutor(workers, context, begin), workers, advice)
+        else:
+            client = stack.enter_context(_connect(cluster, workers))
+            threads = max(1, sum(client.nthreads().values()))
+            pool = Pool(client.get_executor, threads, advice)
+        stack.callback(pool.close)
+        yield pool
+
+
+@contextlib.contextmanager
+def _torch_threads_put_back() -> Iterator[None]:
+    """PyTorch's number of threads is partly a setting of the whole process: setup in one thread changes it for all."""
+    import torch
+
     before = torch.get_num_threads()
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _connect(address: str, workers: int) -> Iterator[Any]:
+    """A client of the Dask cluster at an address."""
+    distributed = require("distributed", extra="cluster", what="--cluster")
+    with contextlib.ExitStack() as stack:
+        found: Any = address
+        if address == LOCAL:
+            settings = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": None, "silence_logs": 50}
+            found = stack.enter_context(distributed.LocalCluster(n_workers=workers, processes=True, **settings))
+        try:
+            client = distributed.Client(found, timeout=SECONDS_TO_CONNECT, set_as_default=False)
+            stack.enter_context(client)
+        except (OSError, ValueError, TypeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(
+                f"no Dask scheduler answers at {address!r} ({reason}); give its address such as tcp://host:8786, or "
+                f"{LOCAL}"
+            ) from error
+        yield client
+
+
+def _is_loss(error: Exception) -> bool:
+    return isinstance(error, BrokenExecutor) or type(error).__name__ in LOST
+
+
+def _has_result(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _begin_worker(setup: Callable[[], object] | None) -> None:
+    """Leave interrupts to the parent, and end when the parent ends, however it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if setup is not None:
+        setup()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def _processes_of(executor: Executor | None) -> list[Any]:
+    return list((getattr(executor, "_processes", None) or {}).values())  # the executor has no public name for them
+
+
+class _Watch:
+    """Tells processes that compute for long from those that hang, stopped or waiting: these use no processor time."""
+
+    def __init__(self) -> None:
+        self._before = float("-inf")
+
+    def end_hung(self, processes: list[Any]) -> None:
+        """End the processes when all were idle since the last look; where the system cannot tell, end none."""
+        if not Path("/proc/self/stat").exists():
+            return
+        now = sum(_cpu_seconds(process.pid) for process in processes)
+        if now - self._before < IDLE_CPU_SECONDS:
+            for process in processes:
+                process.kill()
+        self._before = now
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time a process has used so far; 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+MOST = 8
+"""Each worker of an evaluation holds a draw's rows in float64, some hundred megabytes."""
+
+
+def side_by_side(work: Callable[[Task], Result], items: Iterable[Task], workers: int) -> Iterator[Result]:
+    """What the work makes of each item, in their order, by threads of one core each; one worker is a plain loop."""
+    alone = workers < 2
+    kind: Kind = "here" if alone else "threads"
+    with open_pool(kind, 1 if alone else min(workers, MOST), setup=None if alone else one_torch_thread) as pool:
+        yield from (made for _, made in pool.run(work, ((None, item) for item in items)))

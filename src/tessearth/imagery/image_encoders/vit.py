@@ -24,7 +24,7 @@ from tessearth.imagery.image_encoders.base import (
 )
 from tessearth.packages import require
 from tessearth.registry import Registry
-from tessearth.storage.sealed import read_weight_file
+from tessearth.storage.foreign_weights import read_weight_file
 
 Pooling = Literal["cls", "mean"]
 

@@ -13,8 +13,7 @@ from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError, MissingExtraError, WeightsError
 from tessearth.packages import package_file
 from tessearth.registry import Registry
-from tessearth.storage.foreign_weights import load_state
-from tessearth.storage.sealed import read_weight_file
+from tessearth.storage.foreign_weights import load_state, read_weight_file
 from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, build_baseline
 from tessearth.zoo.published import csp, geoclip, satclip, sinr
 from tessearth.zoo.published.layout import Described
