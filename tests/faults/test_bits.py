@@ -20,9 +20,7 @@ from tessearth.imagery.image_encoders import build_image_encoder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution
 from tessearth.imagery.store import FeatureStore
 from tessearth.labels.sources import read_prepared, write_prepared
-from tessearth.sphere.land import _read_prepared as read_land
 from tessearth.sphere.sampling import sample_sphere
-from tessearth.storage.sealed import write_sealed
 from tessearth.training.finetuned import FineTuned, LabelHead, load_finetuned
 from tessearth.training.run_folder import Checkpoint, RunFolder, Trajectory
 from tessearth.zoo.baselines import build_baseline, load_baseline
@@ -129,12 +127,6 @@ def read_embeddings(path: Path) -> Any:
     return EmbeddingCache(path.parent).read("fingerprint", "places", (10, 4))
 
 
-def make_land(folder: Path) -> Path:
-    np.save(folder / "plain.npy", np.arange(300) << 20)  # far apart: with one bit turned most still rise
-    write_sealed(folder / "land.npy", (folder / "plain.npy").read_bytes())
-    return folder / "land.npy"
-
-
 def make_database(folder: Path) -> Path:
     save_database(database(), folder / "db.npz")
     return folder / "db.npz"
@@ -160,7 +152,6 @@ KEPT: dict[str, Kept] = {
     "species prior": Kept(make_prior, load_prior),
     "prepared cache": Kept(make_cache, read_prepared),
     "embedding cache": Kept(make_embeddings, read_embeddings),
-    "land cache": Kept(make_land, read_land),
     "retrieval database": Kept(make_database, read_database),
     "part of a table": Kept(make_part, lambda path: Parts(path.parent).read(0, PLACES)),
 }

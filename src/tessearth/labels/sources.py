@@ -70,9 +70,9 @@ SOURCES: Registry[DataSource] = Registry(
             licence="Natural Earth, public domain",
         ),
         "land mask": DataSource(
-            distribution="global-land-mask",
-            files=("globe_combined_mask_compressed.npz",),
-            licence="package MIT; GLOBE elevation model of NOAA, public domain",
+            distribution="tessearth",
+            files=("sphere/land.npz",),
+            licence="from the package global-land-mask 1.0.0, MIT; GLOBE elevation model of NOAA, public domain",
         ),
         "temperature": DataSource(
             distribution="itur",
