@@ -76,7 +76,7 @@ def show_end(page: Page, seconds: float) -> None:
         page.code(
             [
                 "tessearth encode 48.857 2.352 --json                        one place",
-                "tessearth encode --input points.csv --output out.parquet    a table of places",
+                "tessearth encode --input points.csv --out out.parquet       a table of places",
                 "tessearth retrieve similar 48.857 2.352 --apart 1000        places alike",
                 "tessearth evaluate --models earth,mine:demo/smoke/weights/best.safetensors",
                 "tessearth plot embeddings --region europe --out europe.png",

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import math
+import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -52,6 +53,17 @@ def _refuse_long_numbers(values: object, where: str) -> None:
             waiting += [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
         elif isinstance(value, list | tuple):
             waiting += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+
+
+def read_value(text: str) -> Any:
+    """A setting typed as text, read as TOML; a bare word is text, and none is None."""
+    text = text.strip()
+    if text.lower() == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

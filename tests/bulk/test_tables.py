@@ -58,7 +58,7 @@ def same_bytes(folder: Path, output: str) -> bool:
 
 
 def command(folder: Path, output: str, *more: str) -> list[str]:
-    table = ["--input", str(folder / "p.parquet"), "--output", str(folder / output)]
+    table = ["--input", str(folder / "p.parquet"), "--out", str(folder / output)]
     return [sys.executable, "-m", "tessearth", "encode", *table, "--model", str(folder / "m.safetensors"), *more]
 
 

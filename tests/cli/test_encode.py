@@ -60,7 +60,7 @@ def test_baselines_are_models_too(tessearth: Command) -> None:
 @pytest.mark.parametrize("suffix", ["npy", "npz", "parquet", "jsonl"])
 def test_a_table_becomes_embeddings(tessearth: Command, model: Path, points: Path, suffix: str) -> None:
     target = points.with_name(f"out.{suffix}")
-    outcome = tessearth("encode", "--input", points, "--output", target, "--model", model)
+    outcome = tessearth("encode", "--input", points, "--out", target, "--model", model)
     assert outcome == (0, "", "")
     read = {
         "npy": np.load,
@@ -85,7 +85,7 @@ def test_pipes_work_at_both_ends(
     monkeypatch.setattr(sys, "stdin", FakeTerminal(points.read_bytes()))
     out = FakeTerminal()
     monkeypatch.setattr(sys, "stdout", out)
-    outcome = tessearth("encode", "--input", "-", "--output", "-", "--format", "npy", "--model", model)
+    outcome = tessearth("encode", "--input", "-", "--out", "-", "--format", "npy", "--model", model)
     assert outcome.status == 0
     np.testing.assert_array_equal(np.load(io.BytesIO(out.buffer.getvalue())), Embedder(model)(FRAME))
 
@@ -95,7 +95,7 @@ def test_json_of_a_table_is_one_object_a_line(
 ) -> None:
     out = FakeTerminal()
     monkeypatch.setattr(sys, "stdout", out)
-    assert tessearth("encode", "--input", points, "--output", "-", "--json", "--model", model).status == 0
+    assert tessearth("encode", "--input", points, "--out", "-", "--json", "--model", model).status == 0
     rows = [json.loads(line) for line in out.buffer.getvalue().splitlines()]
     assert [row["lat"] for row in rows] == FRAME["lat"].tolist()
 
@@ -107,7 +107,7 @@ def test_columns_to_keep_are_chosen(tessearth: Command, model: Path, points: Pat
         ("none", ["embedding"]),
         ("id,lat", ["id", "lat", "embedding"]),
     ):
-        assert tessearth("encode", "--input", points, "--output", target, "--model", model, "--keep", keep).status == 0
+        assert tessearth("encode", "--input", points, "--out", target, "--model", model, "--keep", keep).status == 0
         assert list(pd.read_parquet(target).columns) == expected
 
 
@@ -118,7 +118,7 @@ def test_progress_shows_on_a_terminal_only(
     monkeypatch.setattr(err, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", err)
     monkeypatch.setenv("TERM", "xterm")
-    assert tessearth("encode", "--input", points, "--output", points.with_name("o.npy"), "--model", model).status == 0
+    assert tessearth("encode", "--input", points, "--out", points.with_name("o.npy"), "--model", model).status == 0
     err.flush()
     shown = err.buffer.getvalue().decode()
     assert "points.csv" in shown
@@ -136,17 +136,17 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "half a place": (("48",), "LON is missing: give both LAT and LON in degrees"),
     "nothing": ((), "give either LAT LON or --input FILE"),
     "both": (("1", "2", "--input", "points.csv"), "give either LAT LON or --input FILE (and not both)"),
-    "output of a place": (("1", "30", "--output", "x.npy"), "--output goes with --input FILE, not with LAT LON"),
+    "output of a place": (("1", "30", "--out", "x.npy"), "--out goes with --input FILE, not with LAT LON"),
     "workers for a place": (("1", "30", "--workers", "2"), "--workers goes with --input FILE, not with LAT LON"),
     "workers from a pipe": (
-        ("--input", "-", "--output", "o.npy", "--workers", "2"),
+        ("--input", "-", "--out", "o.npy", "--workers", "2"),
         "from a file into a file, not through a pipe",
     ),
     "unknown width": (
-        ("--input", "points.csv", "--output", "o.npy", "--dtype", "int4"),
+        ("--input", "points.csv", "--out", "o.npy", "--dtype", "int4"),
         "embeddings are stored as float32 or float16, not as 'int4'",
     ),
-    "no output": (("--input", "points.csv"), "say where the embeddings go: --output FILE"),
+    "no output": (("--input", "points.csv"), "say where the embeddings go: --out FILE"),
     "mistyped option": (("1", "30", "--modle", "x"), "--modle"),
     "unknown model": (
         ("1", "30", "--model", "untraned"),
@@ -154,20 +154,20 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "unknown precision": (("1", "30", "--precision", "int4"), "precision is 'int4'"),
     "unknown device": (("1", "30", "--device", "quantum"), "the device 'quantum' cannot be used"),
-    "no such file": (("--input", "nothing.csv", "--output", "o.npy"), "nothing.csv: there is no such file"),
-    "a folder": (("--input", ".", "--output", "o.npy"), ".: cannot be read: is a directory"),
+    "no such file": (("--input", "nothing.csv", "--out", "o.npy"), "nothing.csv: there is no such file"),
+    "a folder": (("--input", ".", "--out", "o.npy"), ".: cannot be read: is a directory"),
     "missing column": (
-        ("--input", "points.csv", "--lat", "latt", "--output", "o.npy"),
+        ("--input", "points.csv", "--lat", "latt", "--out", "o.npy"),
         "points.csv: there is no column 'latt'; did you mean 'lat'?",
     ),
-    "swapped columns": (("--input", "points.csv", "--lat", "lon", "--lon", "lat", "--output", "o.npy"), "swap them"),
-    "unknown format": (("--input", "points.csv", "--output", "o.feather"), "names no output format"),
+    "swapped columns": (("--input", "points.csv", "--lat", "lon", "--lon", "lat", "--out", "o.npy"), "swap them"),
+    "unknown format": (("--input", "points.csv", "--out", "o.feather"), "names no output format"),
     "no such folder": (
-        ("--input", "points.csv", "--output", "no/o.npy"),
+        ("--input", "points.csv", "--out", "no/o.npy"),
         "cannot write no/o.npy: no such file or directory",
     ),
-    "full disk": (("--input", "points.csv", "--output", "/dev/full", "--format", "npy"), "no space left on device"),
-    "column to keep": (("--input", "points.csv", "--output", "o.parquet", "--keep", "ids"), "there is no column 'ids'"),
+    "full disk": (("--input", "points.csv", "--out", "/dev/full", "--format", "npy"), "no space left on device"),
+    "column to keep": (("--input", "points.csv", "--out", "o.parquet", "--keep", "ids"), "there is no column 'ids'"),
 }
 
 
@@ -198,7 +198,7 @@ def test_a_folder_without_write_permission_is_named(tessearth: Command, model: P
         with without_privileges():
             outcome = tessearth(
                 *("encode", "--input", folder / "points.csv", "--model", folder / "model.safetensors"),
-                *("--output", closed / "o.npy"),
+                *("--out", closed / "o.npy"),
             )
         assert outcome.status == 2
         assert f"cannot write {closed / 'o.npy'}: permission denied; nothing was left half-written" in outcome.err
@@ -218,7 +218,7 @@ def test_a_disk_that_fills_up_half_way_leaves_the_old_file(tessearth: Command, m
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, before[1]))
     try:
-        outcome = tessearth("encode", "--input", points, "--output", target, "--model", model)
+        outcome = tessearth("encode", "--input", points, "--out", target, "--model", model)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -231,7 +231,7 @@ def test_a_disk_that_fills_up_half_way_leaves_the_old_file(tessearth: Command, m
 def test_half_the_bytes_are_asked_for_by_dtype(tessearth: Command, model: Path, points: Path) -> None:
     target = points.with_name("o.npy")
     outcome = tessearth(
-        *("encode", "--input", points, "--output", target, "--model", model, "--dtype", "float16", "--workers", 1)
+        *("encode", "--input", points, "--out", target, "--model", model, "--dtype", "float16", "--workers", 1)
     )
     assert outcome == (0, "", "")
     assert np.load(target).dtype == np.float16
@@ -241,7 +241,7 @@ def test_half_the_bytes_are_asked_for_by_dtype(tessearth: Command, model: Path, 
 
 def test_radians_are_a_warning(tessearth: Command, model: Path, points: Path) -> None:
     np.deg2rad(FRAME[["lat", "lon"]]).to_csv(points, index=False)
-    outcome = tessearth("encode", "--input", points, "--output", points.with_name("o.npy"), "--model", model)
+    outcome = tessearth("encode", "--input", points, "--out", points.with_name("o.npy"), "--model", model)
     assert outcome.status == 0
     assert outcome.err.count("are these radians?") == 1
     assert outcome.err.startswith("tessearth: warning: ")

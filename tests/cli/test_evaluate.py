@@ -26,7 +26,7 @@ def test_models_are_scored_on_tables_of_ones_own(tessearth: Command, table: Path
     out = table.parent / "out"
     outcome = tessearth(
         *("evaluate", "--models", f"mine:{model}|{model},direct", "--splits", "random,20deg", "--out", out),
-        *("--task", f"{table}:height", "--task", f"{table}:zone:classify", "--task", f"{table}:same"),
+        *("--tasks", f"{table}:height,{table}:zone:classify,{table}:same"),
     )
     assert outcome.status == 0
     assert "20deg, ridge" in outcome.out
@@ -42,9 +42,10 @@ def test_models_are_scored_on_tables_of_ones_own(tessearth: Command, table: Path
 
 
 def test_a_run_is_compared_with_an_earlier_one(tessearth: Command, table: Path, model: Path) -> None:
-    common = ("--models", f"mine:{model}", "--task", f"{table}:height", "--splits", "20deg", "--maps", "none")
+    common = ("--models", f"mine:{model}", "--tasks", f"{table}:height", "--splits", "20deg", "--maps", "none")
     assert tessearth("evaluate", *common, "--no-references", "--out", table.parent / "a").status == 0
-    outcome = tessearth("evaluate", *common, "--out", table.parent / "b", "--compare", table.parent / "a")
+    assert tessearth("evaluate", *common, "--out", table.parent / "b").status == 0
+    outcome = tessearth("compare", table.parent / "a", table.parent / "b")
     assert outcome.status == 0
     assert "within the spread" in outcome.out
     assert "0 of 1 differences exceed the spread" in outcome.out
@@ -65,14 +66,13 @@ def test_two_results_are_compared(tessearth: Command, tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "no folder": (("--models", "direct"), "say where the results go: --out DIR"),
-    "no such model": (("--models", "dirct", "--out", "o", "--task", "{table}:height"), "no model can be evaluated"),
+    "no folder": (("--models", "direct"), "Missing option '--out'"),
+    "no such model": (("--models", "dirct", "--out", "o", "--tasks", "{table}:height"), "no model can be evaluated"),
     "no such task": (("--models", "direct", "--out", "o", "--tasks", "kopen"), "did you mean 'koppen'?"),
     "no such split": (("--out", "o", "--splits", "10dg"), "did you mean '10deg'?"),
     "no such probe": (("--out", "o", "--probes", "knnn"), "did you mean 'knn'?"),
     "an empty name": (("--out", "o", "--models", "direct,,wrap"), "has an empty name between commas"),
-    "a file for a folder": (("--models", "direct", "--out", "{table}", "--task", "{table}:height"), "cannot make"),
-    "nothing to compare": (("--out", "o", "--compare", "nothing.json"), "there is no results file at nothing.json"),
+    "a file for a folder": (("--models", "direct", "--out", "{table}", "--tasks", "{table}:height"), "cannot make"),
     "no csv files": (("--out", "o", "--tasks", "range/biome"), "say where they are with data_dir"),
 }
 

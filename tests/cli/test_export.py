@@ -13,7 +13,7 @@ from tests.cli.conftest import Command
 def test_a_model_is_written_and_its_distance_from_torch_said(
     tessearth: Command, model: Path, tmp_path: Path, name: str
 ) -> None:
-    outcome = tessearth("export", model, "--out", tmp_path / name)
+    outcome = tessearth("export", "--model", model, "--out", tmp_path / name)
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.startswith(f"{tmp_path / name}: ")
     assert "of torch at 1, 7 and 4096 places" in outcome.out
@@ -24,16 +24,9 @@ def test_a_model_is_written_and_its_distance_from_torch_said(
 
 
 WRONG = {
-    "unknown model": (("export", "nothing", "--out", "x.onnx"), "there is no model named 'nothing'"),
-    "unknown format": (("export", "direct", "--out", "x", "--format", "pickle"), "format is 'pickle'"),
-    "no suffix": (("export", "direct", "--out", "x"), "the suffix of x names no format"),
-    "no file to run": (
-        ("encode", "1", "30", "--runtime", "onnx"),
-        "tessearth export earth --out FILE.onnx makes it",
-    ),
+    "unknown model": (("export", "--model", "nothing", "--out", "x.onnx"), "there is no model named 'nothing'"),
+    "no suffix": (("export", "--model", "direct", "--out", "x"), "the suffix of x names no format"),
     "no such onnx": (("encode", "1", "30", "--model", "x.onnx"), "there is no ONNX file x.onnx"),
-    "torch for onnx": (("encode", "1", "30", "--model", "x.onnx", "--runtime", "torch"), "leave out --runtime torch"),
-    "unknown runtime": (("encode", "1", "30", "--runtime", "tvm"), "runtime is 'tvm'; it must be torch or onnx"),
     "onnx in half": (
         ("encode", "1", "30", "--model", "x.onnx", "--precision", "float16"),
         "runs in float32 on the CPU",

@@ -37,7 +37,7 @@ def test_a_label_is_learned_and_predicted(model: Path, table: Path, label: str, 
     assert done.exit_code == 0, done.output
     assert f"held-out {metric}: " in done.output
     assert "ridge on the frozen encoder" in done.output
-    predicted = run("predict", out, table, "--out", table.parent / "predicted.csv", "--device", "cpu")
+    predicted = run("predict", out, "--input", table, "--out", table.parent / "predicted.csv", "--device", "cpu")
     assert predicted.exit_code == 0, predicted.output
     assert "120 rows" in predicted.output
     lines = (table.parent / "predicted.csv").read_text().splitlines()
@@ -51,7 +51,8 @@ def test_a_label_is_learned_and_predicted(model: Path, table: Path, label: str, 
 def test_options_reach_the_settings(model: Path, table: Path) -> None:
     from tessearth.training.finetuned import load_finetuned
 
-    options = ("--frozen", "--hidden", 6, "--regional-validation", 20, "--balanced", "--seed", 3, "--epochs", 1)
+    options = ("--frozen", "--set", "hidden_dim=6", "--set", "block_degrees=20", "--set", "class_weights=balanced",
+               "--set", "seed=3", "--epochs", 1)  # fmt: skip
     done = run("finetune", f"{table}:side", "--model", model, "--out", table.parent / "run", *options)
     assert done.exit_code == 0, done.output
     settings = load_finetuned(table.parent / "run").about["settings"]

@@ -12,7 +12,7 @@ from tests.conftest import tiny_encoder
 from tests.plotting.fabricate import write_run
 from tests.plotting.pictures import distinct_colours, drawn_share, read
 
-SMALL = ("--columns", "60", "--dpi", "60")
+SMALL = ("--set", "columns=60", "--dpi", "60")
 MODEL_KINDS = ("sites", "site-embeddings", "embeddings", "cells", "sharpness", "token", "tokens", "token-use")
 
 
@@ -68,7 +68,9 @@ def test_regions_are_drawn(region: str, tessearth: Command, model: Path, tmp_pat
 def test_migration_comes_from_the_run(suffix: str, tessearth: Command, run: Path, tmp_path: Path) -> None:
     out = tmp_path / f"m.{suffix}"
     weights = run / "weights" / "best.safetensors"
-    done = tessearth("plot", "migration", "--model", weights, "--out", out, "--dpi", 60, "--width", 6, "--frames", 3)
+    done = tessearth(
+        "plot", "migration", "--model", weights, "--out", out, "--dpi", 60, "--width", 6, "--set", "frames=3"
+    )
     assert done == (0, f"{out}\n", "")
     assert out.read_bytes()[:4] == {"png": b"\x89PNG", "pdf": b"%PDF", "gif": b"GIF8"}[suffix]
 
@@ -92,8 +94,8 @@ def test_predictions_stand_beside_the_truth(
     column: str, tessearth: Command, model: Path, table: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "p.svg"
-    done = tessearth("plot", "predictions", "--model", f"tiny:{model}", "--models", "wrap", "--task",
-                     f"{table}:{column}", "--out", out)  # fmt: skip
+    done = tessearth("plot", "predictions", "--model", f"tiny:{model}", "--set", "models=wrap", "--set",
+                     f"task={table}:{column}", "--out", out)  # fmt: skip
     assert done.status == 0, done.err
     text = out.read_text()
     metric = "R2" if "regress" in column else "accuracy"
@@ -103,7 +105,7 @@ def test_predictions_stand_beside_the_truth(
 def test_performance_is_drawn_from_a_table(tessearth: Command, tmp_path: Path) -> None:
     table, out = tmp_path / "t.csv", tmp_path / "p.svg"
     table.write_text("sites,split,accuracy,r2\n256,random,0.5,0.3\n1024,random,0.6,0.4\n4096,random,0.7,0.5\n")
-    assert tessearth("plot", "performance", "--table", table, "--x", "sites", "--out", out).status == 0
+    assert tessearth("plot", "performance", "--table", table, "--set", "x=sites", "--out", out).status == 0
     assert all(words in out.read_text() for words in ("Voronoi sites K", "mean accuracy (%)", "mean R²", "1,024"))
 
 
@@ -119,7 +121,7 @@ def test_kept_sites_are_scored_when_no_table_is_given(
     whole = plot_scores.predict([f"tiny:{model}"], f"{table}:warmth:regress").scores["tiny"]
     assert whole == f"R2 {scores[1].r2:.3f}"  # with every site kept it is the model itself
     out = tmp_path / "k.svg"
-    assert tessearth("plot", "performance", "--x", "top_k", "--model", model, "--out", out).status == 0
+    assert tessearth("plot", "performance", "--set", "x=top_k", "--model", model, "--out", out).status == 0
     assert "sites kept per place k" in out.read_text()
 
 
@@ -130,10 +132,10 @@ def test_a_model_of_several_tessellations_is_drawn_one_by_one(tessearth: Command
     save(tiny_encoder(dtype=torch.float32, tessellations=parts), tmp_path / "two.safetensors")
     out = tmp_path / "s.svg"
     for number, sites in enumerate((12, 30)):
-        arguments = ("--model", tmp_path / "two.safetensors", "--tessellation", number, "--out", out)
+        arguments = ("--model", tmp_path / "two.safetensors", "--set", f"tessellation={number}", "--out", out)
         assert tessearth("plot", "sites", *arguments).status == 0
         assert f"{sites} sites" in out.read_text()
-    done = tessearth("plot", "sites", "--model", tmp_path / "two.safetensors", "--tessellation", 2, "--out", out)
+    done = tessearth("plot", "sites", "--model", tmp_path / "two.safetensors", "--set", "tessellation=2", "--out", out)
     assert "tessellation is 2; the model's are numbered 0 to 1" in done.err
 
 
@@ -157,11 +159,11 @@ def test_without_a_kind_all_are_listed(tessearth: Command) -> None:
         (("sites", "--out", "x.png", "--model", "nothing"), "there is no model named 'nothing'"),
         (("sites", "--out", "x.png", "--model", "wrap"), "wrap has no sites"),
         (("sites", "--out", "x.png", "--dpi", "1"), "dpi is 1"),
-        (("token", "--out", "x.png", "--token", "5", "--columns", "20"), "numbered 0 to 4"),
+        (("token", "--out", "x.png", "--set", "token=5", "--set", "columns=20"), "numbered 0 to 4"),
         (("migration", "--out", "x.png", "--model", "untrained"), "name the folder of its training with --run DIR"),
         (("training", "--out", "x.png", "--run", "missing"), "there is no run folder missing"),
         (("performance", "--out", "x.png"), "performance is drawn from a table"),
-        (("predictions", "--out", "x.png", "--task", "nothing"), "there is no task named 'nothing'"),
+        (("predictions", "--out", "x.png", "--set", "task=nothing"), "there is no task named 'nothing'"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(

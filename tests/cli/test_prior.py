@@ -44,8 +44,7 @@ def priors(tables: Path) -> Path:
                 out=str(out),
                 model="cartesian3d",
                 epochs=25,
-                batch_size=256,
-                learning_rate=0.02,
+                changes=["batch_size=256", "learning_rate=0.02"],
                 device="cpu",
             )
         assert f"{out}: 12 species from " in said.getvalue()
@@ -55,7 +54,7 @@ def priors(tables: Path) -> Path:
 
 def test_places_help_images_as_theory_says(tessearth: Command, priors: Path) -> None:
     """Images name the pair in 0.8333 of cases and never the twin; the place decides between twins."""
-    outcome = tessearth("prior", "evaluate", priors / "train.npz.prior", "--table", priors / "val.npz", "--json")
+    outcome = tessearth("prior", "evaluate", priors / "train.npz.prior", "--input", priors / "val.npz", "--json")
     found = json.loads(outcome.out)
     assert found["rows"] == 2000
     assert found["image"]["top1"] == pytest.approx(0.4167, abs=0.03)
@@ -66,7 +65,7 @@ def test_places_help_images_as_theory_says(tessearth: Command, priors: Path) -> 
     embeddings[0] = np.nan
     expected = evaluate_prior(saved.prior, [(embeddings, scores.astype(np.float32), classes)])
     assert found["image_and_place"] == {f"top{k}": share for k, share in expected.combined.items()}
-    spoken = tessearth("prior", "evaluate", priors / "train.npz.prior", "--table", priors / "val.npz")
+    spoken = tessearth("prior", "evaluate", priors / "train.npz.prior", "--input", priors / "val.npz")
     assert spoken.out.startswith("2,000 rows\nimage ")
 
 
@@ -75,7 +74,7 @@ def test_a_table_without_images_is_judged_by_place(tessearth: Command, priors: P
     frame.loc[3, "species"] = "yeti"
     frame.to_csv(tmp_path / "val.csv", index=False)
     found = json.loads(
-        tessearth("prior", "evaluate", priors / "train.csv.prior", "--table", tmp_path / "val.csv", "--json").out
+        tessearth("prior", "evaluate", priors / "train.csv.prior", "--input", tmp_path / "val.csv", "--json").out
     )
     assert (found["rows"], found["left_out"]) == (1999, 1)
     assert found.keys() == {"rows", "left_out", "place"}
@@ -84,7 +83,8 @@ def test_a_table_without_images_is_judged_by_place(tessearth: Command, priors: P
 
 def test_a_species_is_mapped(tessearth: Command, priors: Path, tmp_path: Path) -> None:
     prior = priors / "train.csv.prior"
-    outcome = tessearth("prior", "map", prior, "--species", "species c", "--out", tmp_path / "c.csv", "--step", 10)
+    options = ("--species", "species c", "--out", tmp_path / "c.csv", "--resolution", 10)
+    outcome = tessearth("prior", "map", prior, *options)
     assert outcome.status == 0, outcome.err
     cells = pd.read_csv(tmp_path / "c.csv")
     assert list(cells.columns) == ["lat", "lon", "score"]
@@ -103,7 +103,8 @@ def test_a_map_is_a_picture(tessearth: Command, priors: Path, tmp_path: Path) ->
     from PIL import Image
 
     out = tmp_path / "c.png"
-    assert tessearth("prior", "map", priors / "train.npz.prior", "--species", 2, "--out", out, "--step", 5).status == 0
+    options = ("--species", 2, "--out", out, "--resolution", 5)
+    assert tessearth("prior", "map", priors / "train.npz.prior", *options).status == 0
     picture = np.asarray(Image.open(out).convert("RGB"))
     assert picture.shape[1] > 1000
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
@@ -114,13 +115,13 @@ def test_a_mistake_is_one_clear_line(tessearth: Command, priors: Path, tmp_path:
     np.savez(tmp_path / "short.npz", lon=[1.0], lat=[2.0], classes=[0], prediction=np.ones((2, 12)) / 12)
     np.savez(tmp_path / "nowhere.npz", lon=[np.nan], lat=[np.nan], classes=[0])
     cases = {
-        ("fit", "--table", priors / "none.csv", "--out", out): "there is no such file",
-        ("fit", "--table", priors / "train.csv", "--column", "specie", "--out", out): "did you mean 'species'?",
-        ("fit", "--table", tmp_path / "nowhere.npz", "--out", out): "none of its 1 sightings has a place",
-        ("fit", "--table", priors / "train.csv", "--epochs", 0, "--out", out): "epochs is 0",
+        ("fit", "--input", priors / "none.csv", "--out", out): "there is no such file",
+        ("fit", "--input", priors / "train.csv", "--column", "specie", "--out", out): "did you mean 'species'?",
+        ("fit", "--input", tmp_path / "nowhere.npz", "--out", out): "none of its 1 sightings has a place",
+        ("fit", "--input", priors / "train.csv", "--epochs", 0, "--out", out): "epochs is 0",
         (
             "fit",
-            "--table",
+            "--input",
             priors / "train.npz",
             "--classes",
             3,
@@ -129,20 +130,20 @@ def test_a_mistake_is_one_clear_line(tessearth: Command, priors: Path, tmp_path:
             "--out",
             out,
         ): "there are 3,",
-        ("evaluate", tmp_path / "none", "--table", priors / "val.csv"): "there is no file",
-        ("evaluate", priors / "val.csv", "--table", priors / "val.csv"): "is not a prior, or is damaged",
-        ("evaluate", prior, "--table", priors / "val.npz"): "and the other only numbers",
-        ("evaluate", prior, "--table", priors / "val.csv", "--model", "wrap"): "fitted to other embeddings than wrap",
+        ("evaluate", tmp_path / "none", "--input", priors / "val.csv"): "there is no file",
+        ("evaluate", priors / "val.csv", "--input", priors / "val.csv"): "is not a prior, or is damaged",
+        ("evaluate", prior, "--input", priors / "val.npz"): "and the other only numbers",
+        ("evaluate", prior, "--input", priors / "val.csv", "--model", "wrap"): "fitted to other embeddings than wrap",
         (
             "evaluate",
             priors / "train.npz.prior",
-            "--table",
+            "--input",
             tmp_path / "short.npz",
         ): "for 2 rows and 1 sightings",
         ("map", prior, "--species", "species z", "--out", tmp_path / "x.png"): "did you mean 'species",
         ("map", priors / "train.npz.prior", "--species", 12, "--out", tmp_path / "x.png"): "numbers from 0 to 11",
         ("map", prior, "--species", "species a", "--out", tmp_path / "x.gif"): "end it in .png or .csv",
-        ("map", prior, "--species", "species a", "--out", tmp_path / "x.csv", "--step", 7): "it must divide 180",
+        ("map", prior, "--species", "species a", "--out", tmp_path / "x.csv", "--resolution", 7): "it must divide 180",
     }
     before = sorted(tmp_path.iterdir())
     for arguments, words in cases.items():

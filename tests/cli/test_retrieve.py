@@ -47,7 +47,7 @@ def test_a_database_is_built_and_used(tessearth: Command, store: FeatureStore, m
         np.testing.assert_allclose(np.array(shown.out.split(), dtype=np.float32), expected, atol=1e-5)
     table = tmp_path / "t.csv"
     pd.DataFrame({"lat": [48.8], "lon": [2.3]}).to_csv(table, index=False)
-    done = tessearth("encode", "--input", table, "--output", tmp_path / "o.npy", "--model", f"{model}+range={out}")
+    done = tessearth("encode", "--input", table, "--out", tmp_path / "o.npy", "--model", f"{model}+range={out}")
     assert done == (0, "", "")
     expected = Embedder(f"{model}+range={out}")(place)
     np.testing.assert_array_equal(np.load(tmp_path / "o.npy"), expected)

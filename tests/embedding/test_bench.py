@@ -56,7 +56,7 @@ def test_places_depend_on_the_seed_alone() -> None:
 
 
 def test_the_command_prints_a_table_or_json(model: str) -> None:
-    arguments = ["bench", "--model", model, "--points", "50", "--threads", "1", "--rounds", "1"]
+    arguments = ["bench", "--model", model, "--places", "50", "--threads", "1", "--rounds", "1"]
     shown = CliRunner().invoke(app, arguments)
     assert "x dense" in shown.output
     assert "one place at a time" in shown.output

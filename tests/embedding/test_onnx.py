@@ -39,7 +39,7 @@ def run_without_torch(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_place_is_encoded_without_torch(model: Path) -> None:
-    done = run_without_torch("encode", "--runtime", "onnx", "--model", model, -33.9, 18.4)
+    done = run_without_torch("encode", "--model", model, -33.9, 18.4)
     assert (done.returncode, done.stderr) == (0, "")
     wanted = Embedder(tiny_encoder(dtype=torch.float32))((-33.9, 18.4))
     np.testing.assert_allclose(np.array(done.stdout.split(), dtype=np.float32), wanted, atol=1e-5)
@@ -51,7 +51,7 @@ def test_a_table_is_encoded_without_torch(model: Path, tmp_path: Path, workers: 
     np.savetxt(tmp_path / "p.csv", latlon, delimiter=",", header="lat,lon", comments="")
 
     done = run_without_torch(
-        "encode", "--model", model, "--input", tmp_path / "p.csv", "--output", tmp_path / "o.parquet", *workers
+        "encode", "--model", model, "--input", tmp_path / "p.csv", "--out", tmp_path / "o.parquet", *workers
     )
     assert (done.returncode, done.stderr) == (0, "")
     got = np.stack(pq.read_table(tmp_path / "o.parquet")["embedding"].to_numpy())

@@ -26,7 +26,7 @@ def test_encoding_a_million_rows_peaks_under_one_and_a_half_gigabytes(tmp_path: 
     source, target = tmp_path / f"points.{suffix}", tmp_path / "out.parquet"
     frame = random_places()
     frame.to_csv(source, index=False) if suffix == "csv" else frame.to_parquet(source)
-    command = (sys.executable, "-m", "tessearth", "encode", "--input", str(source), "--output", str(target))
+    command = (sys.executable, "-m", "tessearth", "encode", "--input", str(source), "--out", str(target))
     peak = peak_of(*command, threads=THREADS)
     print(f"\npeak resident memory of encoding {PLACES:,} rows from {suffix}: {peak / 1e6:,.0f} MB")
     assert pq.read_metadata(target).num_rows == PLACES

@@ -104,7 +104,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("form", READERS)
 def test_tables_agree(golden: Golden, tessearth: Command, tmp_path: Path, write: Any, form: str) -> None:
     table, out = write(tmp_path / "places", golden), tmp_path / f"out.{form}"
-    done = tessearth("encode", "--model", MODEL, "--device", "cpu", "--input", table, "--output", out)
+    done = tessearth("encode", "--model", MODEL, "--device", "cpu", "--input", table, "--out", out)
     assert done.status == 0, done.err
     golden.check(READERS[form](out))
 

@@ -168,7 +168,7 @@ def usual_workers() -> int:
 @contextlib.contextmanager
 def _open_cluster(address: str, workers: int) -> Iterator[Workers]:
     """A Dask cluster as an executor: a worker that dies has its parts done by another."""
-    distributed = require("distributed", extra="cluster", what="--cluster")
+    distributed = require("distributed", extra="cluster", what="a Dask cluster")
     with contextlib.ExitStack() as stack:
         found: Any = address
         if address == LOCAL:

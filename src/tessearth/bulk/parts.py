@@ -58,7 +58,7 @@ class Parts:
         if other:
             raise ConfigError(
                 f"{self.folder} holds an unfinished run of another job (other {', '.join(other)}): finish that one, "
-                f"delete the folder, or choose another --output"
+                f"delete the folder, or choose another --out"
             )
 
     def path(self, index: int) -> Path:

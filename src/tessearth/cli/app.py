@@ -1,4 +1,4 @@
-"""The command's entry: subcommands, and how errors and warnings reach the terminal."""
+"""The command's entry: its subcommands, and how errors and warnings reach the terminal."""
 
 import os
 import sys
@@ -36,19 +36,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("encode", cls=encode.EncodeCommand)(encode.encode)
-app.command("export")(export.export)
-app.command("features")(features.features)
-app.command("pretrain")(pretrain.pretrain)
-app.command("finetune")(finetune.finetune)
-app.command("predict")(finetune.predict)
-app.command("evaluate")(evaluate.evaluate)
-app.command("compare")(evaluate.compare)
-app.command("plot")(plot.plot)
-app.command("raster")(raster.raster)
-app.command("info")(info.info)
-app.command("bench")(bench.bench)
-app.command("serve")(serve.serve)
-app.command("explore")(explore.explore)
+for command in (
+    export.export,
+    features.features,
+    pretrain.pretrain,
+    finetune.finetune,
+    finetune.predict,
+    evaluate.evaluate,
+    evaluate.compare,
+    plot.plot,
+    raster.raster,
+    info.info,
+    bench.bench,
+    serve.serve,
+    explore.explore,
+):
+    app.command(command.__name__)(command)
 app.add_typer(retrieve.app, name="retrieve")
 app.add_typer(prior.app, name="prior")
 
@@ -69,25 +72,22 @@ def _root(
 
 
 def main() -> NoReturn:
-    """Run the command; what the user can mend is one line on standard error and exit status 2."""
+    """Run the command; an error that the user can correct is one line on standard error and exit status 2."""
     warnings.showwarning = _warn_once()
     warnings.simplefilter("always", CoordinateWarning)
     try:
         status = app(standalone_mode=False)
     except TessearthError as error:
         _fail(str(error))
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (KeyboardInterrupt, typer.Abort):
-        _fail(
-            "interrupted; nothing was left half-written, and what can go on goes on with the same command", status=130
-        )
+        _fail("interrupted; no partial files were left. Run the same command again to resume.", status=130)
     except Exception as error:
         if is_out_of_memory(error):
-            _fail("there is not enough memory for this here; what was finished is kept, and nothing is half-written")
-        # Whichever parser typer brings along, its usage errors can say themselves in one line.
-        if not hasattr(error, "format_message"):
+            _fail("out of memory; finished work is kept and no partial files were left")
+        if not hasattr(error, "format_message"):  # usage errors of the option parser have one
             raise
         _fail(_usage_line(error))
     sys.exit(status if isinstance(status, int) else 0)
@@ -105,7 +105,7 @@ def _fail(message: str, status: int = 2) -> NoReturn:
 
 
 def _warn_once() -> Callable[..., None]:
-    """Shows a warning as one line, each only once however many batches raise it."""
+    """A `warnings.showwarning` that prints each message as one line, once."""
     shown: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tessearth.cli.options import DEFAULT_MODEL, JsonOption, ModelOption
+from tessearth.cli import options
 from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,24 +13,27 @@ if TYPE_CHECKING:
 
 
 def bench(
-    points: Annotated[int, typer.Option(help="Places per round, spread over the sphere.")] = 32768,
+    places: Annotated[int, typer.Option(help="Places per round, spread over the sphere.")] = 32768,
     threads: Annotated[int, typer.Option(help="Processor threads.")] = 2,
     rounds: Annotated[int, typer.Option(help="Rounds; the best of each contestant counts.")] = 5,
     sizes: Annotated[
-        str | None, typer.Option(help="Numbers of sites to compare, with commas, such as 4096,16384,65536.")
+        str | None, typer.Option(metavar="N,N,...", help="Numbers of sites to compare, such as 4096,16384,65536.")
     ] = None,
-    model: ModelOption = DEFAULT_MODEL,
-    as_json: JsonOption = False,
+    model: options.Model = options.DEFAULT_MODEL,
+    as_json: options.Json = False,
 ) -> None:
-    """Measure this machine: our paths against the plain dense form and other encoders, error beside speed."""
+    """Measure speed and error on this machine, against the plain dense form and other encoders.
+
+    tessearth bench --model earth --threads 1
+    """
     from tessearth.embedding.bench import Bench, compare, compare_sizes, single_place_ms
 
-    what = Bench(model=model, places=points, threads=threads, rounds=rounds)
+    settings = Bench(model=model, places=places, threads=threads, rounds=rounds)
     if sizes is not None:
-        scaling = compare_sizes(what, _numbers(sizes))
+        scaling = compare_sizes(settings, _numbers(sizes))
         print(json.dumps([row._asdict() for row in scaling], indent=2) if as_json else "\n".join(_size_lines(scaling)))
         return
-    rows, single = compare(what), single_place_ms(what)
+    rows, single = compare(settings), single_place_ms(settings)
     if as_json:
         print(json.dumps({"rows": [row._asdict() for row in rows], "single_place_ms": single}, indent=2))
         return

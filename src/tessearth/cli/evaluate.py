@@ -1,13 +1,12 @@
-"""`tessearth evaluate`: what embeddings are worth, task by task; `tessearth compare`: which differences count."""
+"""`tessearth evaluate` scores embeddings task by task; `tessearth compare` says which differences count."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, warn_if_untrained
+from tessearth.cli import options
 from tessearth.cli.progress import work_progress
-from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,64 +15,55 @@ if TYPE_CHECKING:
 
 
 def evaluate(
+    out: options.Out,
     models: Annotated[
         str,
         typer.Option(
             metavar="A,B,...",
             help="Models by name or path, with commas; LABEL:MODEL names one, 'LABEL:MODEL|MODEL' averages several.",
         ),
-    ] = DEFAULT_MODEL,
+    ] = options.DEFAULT_MODEL,
     tasks: Annotated[
-        str | None,
-        typer.Option(help="Tasks, with commas; 'embedded' and 'range' stand for all of a kind [default: embedded]."),
-    ] = None,
-    own: Annotated[
-        list[str] | None,
-        typer.Option("--task", metavar="FILE:COLUMN[:classify|regress]", help="A table of your own; repeatable."),
-    ] = None,
-    splits: Annotated[str, typer.Option(help="random, random5, 2deg, 10deg, 20deg, few10, few100, few1000.")] = (
-        "random,10deg"
-    ),
-    probes: Annotated[str, typer.Option(help="ridge, knn, mlp.")] = "ridge",
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Where results.json, report.md and report.html go.")
-    ] = None,
+        str,
+        typer.Option(
+            metavar="A,B,...",
+            help="Task names or tables FILE:COLUMN[:classify|regress], with commas; 'embedded' and 'range' are groups.",
+        ),
+    ] = "embedded",
+    splits: Annotated[
+        str, typer.Option(metavar="A,B,...", help="random, random5, 2deg, 10deg, 20deg, few10, few100, few1000.")
+    ] = "random,10deg",
+    probes: Annotated[str, typer.Option(metavar="A,B,...", help="ridge, knn, mlp.")] = "ridge",
     data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", help="The published csv files of range/... .")
+        str | None, typer.Option("--data-dir", metavar="DIR", help="The folder of the published csv files of range/...")
     ] = None,
     benchmark: Annotated[
         str | None, typer.Option("--benchmark", metavar="FILE", help="Embedded labels prepared on another machine.")
     ] = None,
     references: Annotated[
-        bool, typer.Option(help="Show what coordinates alone give: majority, inverse distance, untrained network.")
+        bool, typer.Option(help="Score what coordinates alone give: majority, inverse distance, untrained network.")
     ] = True,
     maps: Annotated[
-        str | None, typer.Option(help="Labels of the models drawn on maps, or 'none' [default: the best].")
+        str | None,
+        typer.Option(metavar="A,B,...", help="Labels of the models drawn on maps, or 'none' [default: the best]."),
     ] = None,
-    device: DeviceOption = None,
-    cache: Annotated[bool, typer.Option(help="Keep embeddings on disk, and use those kept.")] = True,
-    against: Annotated[
-        str | None, typer.Option("--compare", metavar="RESULTS", help="Earlier results: which differences count?")
-    ] = None,
+    device: options.Device = None,
+    cache: options.Cache = True,
 ) -> None:
-    """Score models on tasks, with whole regions held out and three references beside them.
+    """Score models on tasks, with whole regions held out and three references for comparison.
 
     tessearth evaluate --models untrained,sphereM+,harmonics --out report
 
-    tessearth evaluate --models "mine:run0.safetensors|run1.safetensors" --task mine.csv:yield:regress --out report
+    tessearth evaluate --models "mine:run0.safetensors|run1.safetensors" --tasks mine.csv:yield:regress --out report
     """
-    from tessearth.evaluation.results import read_results
     from tessearth.evaluation.runner import evaluate as run
     from tessearth.evaluation.runner import split_names
 
-    if out is None:
-        raise ConfigError("say where the results go: --out DIR")
-    earlier = None if against is None else read_results(against)
     named = split_names(models)
     with work_progress("evaluating", "scores") as progress:
         results = run(
             named,
-            [*(split_names(tasks) if tasks else [] if own else ["embedded"]), *(own or [])],
+            split_names(tasks),
             split_names(splits),
             split_names(probes),
             out=out,
@@ -89,9 +79,7 @@ def evaluate(
     for row in results.skipped:
         print(f"tessearth: skipped: {row.line()}", file=sys.stderr)
     for name in named:
-        warn_if_untrained(name)
-    if earlier is not None:
-        _print_differences(earlier, results)
+        options.warn_if_untrained(name)
     print(f"{out}: results.json, report.md, report.html; {len(results.scores):,} scores in {results.seconds:,.0f} s")
 
 
@@ -99,30 +87,15 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="RESULTS", help="results.json of an evaluation, or its folder.")],
     second: Annotated[str, typer.Argument(metavar="RESULTS", help="Another.")],
 ) -> None:
-    """Say by how much the second results differ from the first, and whether that is more than their spread."""
-    from tessearth.evaluation.results import read_results
+    """Print the differences between two evaluations, and whether each exceeds the spread.
 
-    _print_differences(read_results(first), read_results(second))
-
-
-def _print_scores(results: "Results") -> None:
-    from tessearth.evaluation.report import BEATS, score_grid
-    from tessearth.evaluation.results import score_tables
-
-    marks = {"best": " *", "beats": f" {BEATS}"}
-    for table in score_tables(results):
-        grid = score_grid(table)
-        body = [[entry.text + marks.get(entry.emphasis, "  ") for entry in row] for row in grid.rows]
-        print(f"\n{table.split}, {table.probe}  (* best encoder, {BEATS} a reference that beats every encoder)")
-        _print_table([grid.head, *body])
-    print()
-
-
-def _print_differences(first: "Results", second: "Results") -> None:
+    tessearth compare report-before report-after
+    """
     from tessearth.evaluation.report import NOTHING, spoken_score
     from tessearth.evaluation.results import compare as find_differences
+    from tessearth.evaluation.results import read_results
 
-    rows = find_differences(first, second)
+    rows = find_differences(read_results(first), read_results(second))
     head = ("model", "task", "split", "probe", "first", "second", "difference", "must exceed", "the second is")
     body = [
         (
@@ -138,12 +111,22 @@ def _print_differences(first: "Results", second: "Results") -> None:
     print(f"\n{counted} of {len(rows)} differences exceed the spread (95 %, paired by draw).")
 
 
+def _print_scores(results: "Results") -> None:
+    from tessearth.evaluation.report import BEATS, score_grid
+    from tessearth.evaluation.results import score_tables
+
+    marks = {"best": " *", "beats": f" {BEATS}"}
+    for table in score_tables(results):
+        grid = score_grid(table)
+        body = [[entry.text + marks.get(entry.emphasis, "  ") for entry in row] for row in grid.rows]
+        print(f"\n{table.split}, {table.probe}  (* best encoder, {BEATS} a reference that beats every encoder)")
+        _print_table([grid.head, *body])
+    print()
+
+
 def _print_table(lines: "Sequence[Sequence[str]]") -> None:
     """Columns as wide as their widest text, the first to the left, the others to the right."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        first, *others = (
-            text.ljust(width) if column == 0 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        print("  ".join([first, *others]).rstrip())
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *others in lines:
+        aligned = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+        print("  ".join(aligned).rstrip())

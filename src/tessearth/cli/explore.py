@@ -4,21 +4,24 @@ from typing import Annotated
 
 import typer
 
-from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption
-from tessearth.cli.serve import CacheOption, HostOption, KeyOption, PortOption, TrajectoriesOption, run
+from tessearth.cli import options
+from tessearth.cli.serve import HostOption, KeyOption, PortOption, TrajectoriesOption, run
 
 
 def explore(
-    model: ModelOption = DEFAULT_MODEL,
+    model: options.Model = options.DEFAULT_MODEL,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8737,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
     api_key: KeyOption = None,
     trajectories: TrajectoriesOption = None,
-    cache: CacheOption = True,
-    device: DeviceOption = None,
+    cache: options.Cache = True,
+    device: options.Device = None,
 ) -> None:
-    """Explore a model on a globe: what it says of places, places alike, sites, tokens, maps from your own labels."""
+    """Explore a model on a globe in the browser: places, similar places, sites, tokens, maps from your own labels.
+
+    tessearth explore --model earth
+    """
     from tessearth.explorer.page import check_built
 
     page = check_built()

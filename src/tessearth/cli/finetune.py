@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, warn_if_untrained
+from tessearth.cli import options
 from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError
 
@@ -18,33 +18,30 @@ def finetune(
     table: Annotated[
         str, typer.Argument(metavar="FILE:COLUMN[:classify|regress]", help="A csv or Parquet table and its label.")
     ],
-    out: Annotated[str, typer.Option("--out", metavar="RUN", help="The folder to make.")],
-    model: ModelOption = DEFAULT_MODEL,
+    out: options.Out,
+    model: options.Model = options.DEFAULT_MODEL,
     frozen: Annotated[bool, typer.Option("--frozen", help="Leave the encoder as it is; only the head learns.")] = False,
-    epochs: Annotated[int, typer.Option(help="How many times every row is seen.")] = 30,
-    hidden: Annotated[int, typer.Option(help="Width of a hidden layer in the head; 0 is a linear head.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Rows in a step.")] = 256,
-    encoder_rate: Annotated[
-        float, typer.Option(help="The encoder's learning rates, as a share of those in pretraining.")
-    ] = 0.3,
-    validation: Annotated[float, typer.Option(help="The share of places held out to choose the best epoch by.")] = 0.2,
-    regional_validation: Annotated[
-        float | None,
-        typer.Option("--regional-validation", metavar="DEGREES", help="Hold out whole blocks of this side instead."),
-    ] = None,
-    balanced: Annotated[bool, typer.Option("--balanced", help="Rare classes count as much as common ones.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the split and of everything random.")] = 0,
-    device: DeviceOption = None,
+    epochs: options.Epochs = 30,
+    changes: options.Set = None,
+    device: options.Device = None,
 ) -> None:
     """Learn a label: a small head on an encoder, and the encoder too unless --frozen.
 
     tessearth finetune yields.csv:yield --model earth --out runs/yield
 
-    Ctrl-C ends early and keeps the best so far. `tessearth predict RUN FILE` uses the result.
+    tessearth finetune yields.csv:yield --set hidden_dim=64 --set block_degrees=10 --out runs/yield
+
+    --set takes hidden_dim (0 is a linear head), batch_size, head_learning_rate, encoder_rate (a share of the rates in
+    pretraining), weight_decay, validation (the share of places held out to choose the best epoch by), block_degrees
+    (hold out whole blocks of this side), class_weights=balanced and seed.
+
+    Ctrl-C ends early and keeps the best so far. `tessearth predict RUN --input FILE` uses the result.
     """
+    from tessearth.settings import read_value
     from tessearth.training.finetune import finetune as learn
 
     path, column, kind = _parse(table)
+    settings = {name: read_value(text) for name, text in options.split_settings(changes).items()}
     with work_progress("fine-tuning", "epochs") as advance:
         tuned = learn(
             model,
@@ -54,36 +51,31 @@ def finetune(
             out=out,
             device=device,
             progress=lambda done, total, score: advance(done, total, f"best {score:.4f}"),
-            frozen=frozen,
-            epochs=epochs,
-            hidden_dim=hidden,
-            batch_size=batch_size,
-            encoder_rate=encoder_rate,
-            validation=validation,
-            block_degrees=regional_validation,
-            class_weights="balanced" if balanced else "none",
-            seed=seed,
+            **({"frozen": frozen, "epochs": epochs} | settings),
         )
     about = tuned.about
     print(f"{out}: {about['training_rows']:,} rows to learn from, {about['validation_rows']:,} held out")
     print(f"held-out {about['metric']}: {about['frozen_ridge']:.4f} ridge on the frozen encoder")
     print(f"held-out {about['metric']}: {about['finetuned']:.4f} fine-tuned, after epoch {about['best_epoch']}")
-    print(f"tessearth predict {out} FILE --out predictions.csv")
-    warn_if_untrained(model)
+    print(f"tessearth predict {out} --input FILE --out predictions.csv")
+    options.warn_if_untrained(model)
     if about["interrupted"]:
         print(f"tessearth: stopped after epoch {about['epochs_done']}; the best so far is kept", file=sys.stderr)
         raise typer.Exit(130)
 
 
 def predict(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A folder `tessearth finetune` made.")],
-    table: Annotated[str, typer.Argument(metavar="FILE", help="csv or Parquet of places; - is standard input.")],
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where the table goes: .csv or .parquet.")],
-    lat: Annotated[str | None, typer.Option(help="Latitude column [default: by its usual name].")] = None,
-    lon: Annotated[str | None, typer.Option(help="Longitude column [default: by its usual name].")] = None,
-    device: DeviceOption = None,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A folder that `tessearth finetune` made.")],
+    table: options.Input,
+    out: options.Out,
+    lat: options.Lat = None,
+    lon: options.Lon = None,
+    device: options.Device = None,
 ) -> None:
-    """Predict a label at every place of a table."""
+    """Predict a label at every place of a table, into .csv or .parquet.
+
+    tessearth predict runs/yield --input fields.csv --out predicted.csv
+    """
     from tessearth.devices import find_device
     from tessearth.training.finetuned import load_finetuned, predict_table
 

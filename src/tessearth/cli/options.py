@@ -1,28 +1,90 @@
-"""Options that several subcommands share."""
+"""Options that several subcommands share: one name, one type and one help text each."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from tessearth.errors import ConfigError
 from tessearth.zoo.shipped import DEFAULT_MODEL
 
-ModelOption = Annotated[
-    str,
+_MODEL = typer.Option(
+    "--model",
+    metavar="NAME|PATH|HUB-ID",
+    help="A name that `tessearth info` lists, a file or folder, a hub id; +range=DB.npz after any of them.",
+)
+_OUT = typer.Option("--out", metavar="PATH", help="The file or folder to write.")
+_INPUT = typer.Option(
+    "--input", metavar="TABLE", help="A table of places: csv, Parquet or GeoParquet; - is standard input."
+)
+_STORE = typer.Option("--store", metavar="STORE", help="A feature store, made by `tessearth features`.")
+
+Model = Annotated[str, _MODEL]
+OptionalModel = Annotated[str | None, _MODEL]
+Out = Annotated[str, _OUT]
+OptionalOut = Annotated[str | None, _OUT]
+Input = Annotated[str, _INPUT]
+OptionalInput = Annotated[str | None, _INPUT]
+Store = Annotated[str, _STORE]
+OptionalStore = Annotated[str | None, _STORE]
+Lat = Annotated[
+    str | None, typer.Option("--lat", metavar="COLUMN", help="Latitude column [default: by its usual name].")
+]
+Lon = Annotated[
+    str | None, typer.Option("--lon", metavar="COLUMN", help="Longitude column [default: by its usual name].")
+]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N [default: a GPU when there is one].")]
+Precision = Annotated[
+    str, typer.Option("--precision", help="Arithmetic of the model: float32, float64, bfloat16 or float16.")
+]
+Dtype = Annotated[
+    str, typer.Option("--dtype", help="Type of the numbers in the file: float32, float16, or int8 in a map.")
+]
+Workers = Annotated[
+    str | None,
     typer.Option(
-        "--model",
-        metavar="NAME|PATH|HUB-ID",
-        help="A name that `tessearth info` lists, a file or folder, a hub id; +range=DB.npz after any of them.",
+        "--workers",
+        metavar="N|local|ADDRESS",
+        help="Share the work: N processes, or a Dask cluster (local, or an address such as tcp://host:8786).",
     ),
 ]
-DeviceOption = Annotated[str | None, typer.Option(help="Such as cpu or cuda:0; a GPU is taken when there is one.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Region = Annotated[
+    str | None, typer.Option("--region", metavar="NAME", help="world, europe, south-america ..., or a country's name.")
+]
+Resolution = Annotated[float, typer.Option("--resolution", metavar="DEGREES", help="The side of a grid cell.")]
+OptionalResolution = Annotated[
+    float | None, typer.Option("--resolution", metavar="DEGREES", help="The side of a grid cell.")
+]
+Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the training rows.")]
+Cache = Annotated[bool, typer.Option("--cache/--no-cache", help="Keep computed results on disk and reuse them.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change one setting; repeatable.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Recipe = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a shipped recipe such as smoke.")
+]
 
-__all__ = ["DEFAULT_MODEL", "DeviceOption", "JsonOption", "ModelOption", "warn_if_untrained"]
+__all__ = ["DEFAULT_MODEL"]
+
+
+def split_settings(texts: Sequence[str] | None) -> dict[str, str]:
+    """The texts of `--set`, each NAME=VALUE, as a mapping."""
+    pairs = [text.partition("=") for text in texts or ()]
+    for name, equals, value in pairs:
+        if not name.strip() or not equals:
+            raise ConfigError(f"--set {name}{equals}{value} is not of the form NAME=VALUE")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def split_workers(text: str | None) -> tuple[int | None, str | None]:
+    """`--workers` as a number of processes and a Dask cluster, of which at most one is given."""
+    if text is None or not text.lstrip("-").isdecimal():
+        return None, text
+    return int(text), None
 
 
 def warn_if_untrained(model: str) -> None:
-    """Say plainly that random weights know nothing, before somebody builds on them."""
+    """Warn that random weights carry no information about places."""
     from tessearth.zoo.names import is_untrained
 
     if is_untrained(model):

@@ -1,13 +1,13 @@
-"""`tessearth prior`: where species occur, fitted on embeddings of sightings, judged with image scores, and drawn."""
+"""`tessearth prior`: where species occur, fitted on embeddings of sightings, scored with image scores, and drawn."""
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, JsonOption, ModelOption, warn_if_untrained
-from tessearth.cli.progress import Advance, work_progress
+from tessearth.cli import options
+from tessearth.cli.progress import Advance, embed_with_progress, work_progress
 from tessearth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -18,84 +18,78 @@ if TYPE_CHECKING:
     from tessearth.evaluation.geoprior import SavedPrior
 
 app = typer.Typer(
-    help="Learn where species occur, and help an image classifier with it.",
+    help="Learn where species occur, and improve an image classifier with it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-ROWS_AT_ONCE = 8192
-
 PriorArgument = Annotated[str, typer.Argument(metavar="PRIOR", help="A file that `tessearth prior fit` wrote.")]
-TableOption = Annotated[
-    str,
-    typer.Option(
-        "--table", metavar="TABLE", help="csv or Parquet with lat, lon and a species column, or iNaturalist-2018's npz."
-    ),
-]
 SpeciesColumn = Annotated[str, typer.Option("--column", help="The column of species names in a csv or Parquet table.")]
-OtherModel = Annotated[
-    str | None, typer.Option("--model", help="Where the model lies now [default: where it lay at the fit].")
-]
 
 
 @app.command("fit")
 def fit(
-    table: TableOption,
-    out: Annotated[str, typer.Option("--out", metavar="PRIOR", help="The file to write, such as birds.safetensors.")],
-    model: ModelOption = DEFAULT_MODEL,
+    table: options.Input,
+    out: options.Out,
+    model: options.Model = options.DEFAULT_MODEL,
     column: SpeciesColumn = "species",
     classes: Annotated[
-        int | None, typer.Option(help="How many species an npz speaks of [default: up to its highest code].")
+        int | None, typer.Option(help="The number of species of an npz [default: its highest code plus one].")
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Times every sighting is seen.")] = 50,
-    batch_size: Annotated[int, typer.Option(help="Sightings a step.")] = 2048,
-    learning_rate: Annotated[float, typer.Option(help="Of Adam.")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="Of the order of the sightings.")] = 0,
-    device: DeviceOption = None,
+    epochs: options.Epochs = 50,
+    changes: options.Set = None,
+    device: options.Device = None,
 ) -> None:
     """Fit P(species | place) to sightings by the iNaturalist-2018 protocol.
 
-    tessearth prior fit --model earth --table inat2018_train.npz --out inat.safetensors
+    tessearth prior fit --model earth --input inat2018_train.npz --out inat.safetensors
+
+    Sightings are a table with a species column, or iNaturalist-2018's npz. --set takes batch_size, learning_rate,
+    positive_weight (of the species seen, against each of the others) and seed.
     """
     from tessearth.embedding.embedder import Embedder
     from tessearth.evaluation.geoprior import PriorSettings, fit_prior, read_sightings, save_prior
+    from tessearth.settings import from_plain, read_value
 
-    settings = PriorSettings(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed)
+    given = {name: read_value(text) for name, text in options.split_settings(changes).items()}
+    settings = from_plain(PriorSettings, {"epochs": epochs} | given)
     sightings = read_sightings(table, column)
     known = sightings.known
     if not known.any():
         raise DataError(f"{table}: none of its {len(known)} sightings has a place")
     embedder = Embedder(model, device=device)
-    with work_progress("embedding sightings") as advance:
-        embeddings = _embed(embedder, sightings.latlon[known], advance)
+    embeddings = embed_with_progress(embedder, sightings.latlon[known], "embedding sightings")
     count = classes or len(sightings.names) or int(sightings.classes.max()) + 1
     losses: list[float] = []
     with work_progress("fitting", "epochs") as advance:
 
-        def told(epoch: int, loss: float) -> None:
+        def on_epoch(epoch: int, loss: float) -> None:
             losses.append(loss)
-            advance(epoch, epochs, f"loss {loss:.4g}")
+            advance(epoch, settings.epochs, f"loss {loss:.4g}")
 
         codes = sightings.classes[known]
-        prior = fit_prior(embeddings, codes, count, settings, device=embedder.device, on_epoch=told)
+        prior = fit_prior(embeddings, codes, count, settings, device=embedder.device, on_epoch=on_epoch)
     save_prior(prior, out, names=sightings.names, model=model, fingerprint=embedder.fingerprint())
     left_out = f" ({int((~known).sum()):,} without a place left out)" if not known.all() else ""
     print(f"{out}: {count:,} species from {int(known.sum()):,} sightings{left_out}, loss {losses[-1]:.4g}")
-    warn_if_untrained(model)
+    options.warn_if_untrained(model)
 
 
 @app.command("evaluate")
 def evaluate(
     prior: PriorArgument,
-    table: TableOption,
-    model: OtherModel = None,
+    table: options.Input,
+    model: options.OptionalModel = None,
     column: SpeciesColumn = "species",
-    device: DeviceOption = None,
-    as_json: JsonOption = False,
+    device: options.Device = None,
+    as_json: options.Json = False,
 ) -> None:
-    """How often the right species is among the best 1, 3, 5 and 10: by image, and by image and place.
+    """Score a prior: how often the right species is among the best 1, 3, 5 and 10, by image, and by image and place.
 
-    An npz with image scores (`prediction`) is judged both ways; a table without, by place alone.
+    tessearth prior evaluate birds.safetensors --input others.csv
+
+    An npz with image scores (`prediction`) is scored both ways; any other table by place alone. Without --model, the
+    model is opened where it was at the fit.
     """
     from tessearth.evaluation.geoprior import evaluate_prior, has_scores, load_prior, read_sightings
 
@@ -103,14 +97,14 @@ def evaluate(
     sightings = read_sightings(table, column)
     with_images = has_scores(table)
     codes = saved.codes_of(sightings)
-    judged = codes >= 0 if with_images else (codes >= 0) & sightings.known
-    if not judged.any():
+    scored = codes >= 0 if with_images else (codes >= 0) & sightings.known
+    if not scored.any():
         raise DataError(f"{table}: none of its {len(codes)} sightings is of a species the prior knows, with a place")
+    rows = _Rows(sightings.latlon, codes, scored, table if with_images else None)
     embedder = _embedder(saved, model, device)
-    with work_progress("judging", "rows") as advance:
-        blocks = _blocks(embedder, saved, table if with_images else None, sightings.latlon, codes, judged, advance)
-        found = evaluate_prior(saved.prior, blocks)
-    result: dict[str, Any] = {"rows": found.rows, "left_out": int((~judged).sum())}
+    with work_progress("scoring", "rows") as advance:
+        found = evaluate_prior(saved.prior, _blocks(embedder, rows, len(saved.prior.bias), advance))
+    result: dict[str, Any] = {"rows": found.rows, "left_out": int((~scored).sum())}
     if with_images:
         result["image"] = {f"top{k}": share for k, share in found.image.items()}
     result["image_and_place" if with_images else "place"] = {f"top{k}": share for k, share in found.combined.items()}
@@ -123,22 +117,26 @@ def draw(
     species: Annotated[
         str, typer.Option("--species", metavar="NAME", help="The species, by name, or by number in an npz.")
     ],
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="A picture (.png) or a table of cells (.csv).")],
-    step: Annotated[float, typer.Option("--step", metavar="DEGREES", help="The side of a cell.")] = 1.0,
-    model: OtherModel = None,
-    device: DeviceOption = None,
+    out: options.Out,
+    resolution: options.Resolution = 1.0,
+    model: options.OptionalModel = None,
+    device: options.Device = None,
 ) -> None:
-    """Draw where a species occurs, by the prior's score: higher is likelier, but sightings weigh 2048 in its fit."""
+    """Draw where a species occurs, as a picture (.png) or a table of cells (.csv).
+
+    tessearth prior map birds.safetensors --species "snowy owl" --out owl.png
+
+    Values are the prior's scores: higher is likelier, but they are no probabilities, since the fit weighs sightings
+    by 2048.
+    """
     from tessearth.evaluation.geoprior import load_prior
     from tessearth.plotting.places import check_map_path, world_grid, write_world_map
 
     check_map_path(out)
     saved = load_prior(prior)
     code = saved.code_of(species)
-    grid = world_grid(step)
-    embedder = _embedder(saved, model, device)
-    with work_progress("embedding cells") as advance:
-        embeddings = _embed(embedder, grid.reshape(-1, 2), advance)
+    grid = world_grid(resolution)
+    embeddings = embed_with_progress(_embedder(saved, model, device), grid.reshape(-1, 2), "embedding cells")
     rows, columns = grid.shape[:2]
     values = saved.prior.of_class(code).probabilities(embeddings).reshape(rows, columns)
     write_world_map(out, values, name="score", title=f"{species}, by {saved.model or 'its model'}")
@@ -146,7 +144,7 @@ def draw(
 
 
 def _embedder(saved: "SavedPrior", model: str | None, device: str | None) -> "Embedder":
-    """The embedder a prior was fitted with; another one's embeddings would mean nothing to it."""
+    """The embedder that a prior was fitted with."""
     from tessearth.embedding.embedder import Embedder
 
     name = model or saved.model
@@ -158,50 +156,48 @@ def _embedder(saved: "SavedPrior", model: str | None, device: str | None) -> "Em
     return embedder
 
 
-def _embed(embedder: "Embedder", latlon: "npt.NDArray[np.float64]", advance: Advance) -> "npt.NDArray[np.float32]":
+class _Rows(NamedTuple):
+    """The sightings of a table, N of them."""
+
+    latlon: "npt.NDArray[np.float64]"
+    codes: "npt.NDArray[np.int64]"
+    """The prior's code of each species."""
+    scored: "npt.NDArray[np.bool_]"
+    scores_path: str | None
+    """The npz with image scores; None scores by place alone."""
+
+
+def _blocks(embedder: "Embedder", rows: _Rows, species: int, advance: Advance) -> "Iterator[tuple[Any, Any, Any]]":
+    """Embeddings (NaN without a place), image scores and codes of the rows to score, block by block."""
     import numpy as np
 
-    embeddings = np.empty((len(latlon), embedder.dim), dtype=np.float32)
-    for start in range(0, len(latlon), ROWS_AT_ONCE):
-        some = slice(start, start + ROWS_AT_ONCE)
-        embeddings[some] = embedder.embed(latlon[some])
-        advance(min(start + ROWS_AT_ONCE, len(latlon)), len(latlon))
-    return embeddings
+    total, done = len(rows.codes), 0
+    for scores in _image_scores(rows, species):
+        block = np.arange(done, done + len(scores))
+        done += len(scores)
+        if done > total:
+            break
+        kept = rows.scored[block]
+        latlon = rows.latlon[block[kept]]
+        embeddings = np.full((len(latlon), embedder.dim), np.nan, dtype=np.float32)
+        known = np.isfinite(latlon).all(1)
+        embeddings[known] = embedder.embed(latlon[known])
+        yield embeddings, scores[kept], rows.codes[block[kept]]
+        advance(done, total)
+    if done != total:
+        raise DataError(f"there are image scores for {done} rows and {total} sightings: they do not go together")
 
 
-def _blocks(
-    embedder: "Embedder",
-    saved: "SavedPrior",
-    scores: str | None,
-    latlon: "npt.NDArray[np.float64]",
-    codes: "npt.NDArray[np.int64]",
-    judged: "npt.NDArray[np.bool_]",
-    advance: Advance,
-) -> "Iterator[tuple[Any, Any, Any]]":
-    """Embeddings (NaN without a place), image scores and codes of the rows to judge, some at a time."""
+def _image_scores(rows: _Rows, species: int) -> "Iterator[npt.NDArray[np.float32]]":
+    """Scores (n, C) of consecutive rows; all species alike where there are no images."""
     import numpy as np
 
     from tessearth.evaluation.geoprior import SCORES_AT_ONCE, read_scores
 
-    species = len(saved.prior.bias)
-    step = max(1, SCORES_AT_ONCE // species)
-    no_images = (
-        np.ones((min(step, len(codes) - start), species), np.float32) / species for start in range(0, len(codes), step)
-    )
-    done = 0
-    for block in no_images if scores is None else read_scores(scores):
-        rows = np.arange(done, done + len(block))
-        done += len(block)
-        if done > len(codes):
-            break
-        rows, kept = rows[judged[rows]], judged[rows]
-        places = np.full((len(rows), embedder.dim), np.nan, dtype=np.float32)
-        known = np.isfinite(latlon[rows]).all(1)
-        places[known] = embedder.embed(latlon[rows[known]])
-        yield places, block[kept], codes[rows]
-        advance(done, len(codes))
-    if done != len(codes):
-        raise DataError(f"there are image scores for {done} rows and {len(codes)} sightings: they do not go together")
+    if rows.scores_path is not None:
+        return read_scores(rows.scores_path)
+    step, total = max(1, SCORES_AT_ONCE // species), len(rows.codes)
+    return (np.full((min(step, total - start), species), 1 / species, np.float32) for start in range(0, total, step))
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:

@@ -1,24 +1,33 @@
-"""The one progress bar: speed and time left on a terminal, nothing in a pipe."""
+"""The progress bar: speed and time left on a terminal, nothing in a pipe."""
 
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tessearth.embedding.embedder import Embedder
+
+CHUNK = 8192
+"""Places embedded between two updates of the bar."""
 
 
 class Advance(Protocol):
-    """Called with how much is done and of how much, None while nobody knows, and a word on the side."""
+    """Receives the amount done, the total (None while it is unknown) and a short note."""
 
     def __call__(self, done: int, total: int | None, note: str = "") -> None:
-        """Show where the work stands."""
+        """Update the bar."""
 
 
 @contextmanager
 def work_progress(label: str, unit: str = "places") -> Iterator[Advance]:
-    """Show how far work is; the speed counts from the first call, so that resumed work is not overstated.
+    """A bar that appears with its first update and stops when all is done.
 
-    The bar appears with the first call and rests when all is done, so that several can be opened for work in parts.
+    Speed counts from the first update, so that work done before an interruption does not inflate it.
     """
     if not sys.stderr.isatty():
         yield lambda done, total, note="": None
@@ -36,13 +45,13 @@ def work_progress(label: str, unit: str = "places") -> Iterator[Advance]:
     )
     bar = Progress(*columns, console=Console(stderr=True))
     task = bar.add_task(label, total=None, note="", speed="")
-    begun: list[tuple[float, int]] = []
+    start: list[tuple[float, int]] = []
 
     def advance(done: int, total: int | None, note: str = "") -> None:
-        if not begun:
-            begun.append((time.monotonic(), done))
+        if not start:
+            start.append((time.monotonic(), done))
             bar.start()
-        since, before = begun[0]
+        since, before = start[0]
         speed = (done - before) / max(time.monotonic() - since, 1e-3)
         shown = f"{speed:,.{0 if speed >= 10 else 1}f} {unit}/s" if done > before else ""
         bar.update(task, completed=done, total=total, note=note, speed=shown)
@@ -53,3 +62,16 @@ def work_progress(label: str, unit: str = "places") -> Iterator[Advance]:
         yield advance
     finally:
         bar.stop()
+
+
+def embed_with_progress(embedder: "Embedder", latlon: "npt.NDArray[Any]", label: str) -> "npt.NDArray[np.float32]":
+    """Embeddings (N, D) of places (N, 2), with a bar."""
+    import numpy as np
+
+    embeddings = np.empty((len(latlon), embedder.dim), dtype=np.float32)
+    with work_progress(label) as advance:
+        for start in range(0, len(latlon), CHUNK):
+            stop = min(start + CHUNK, len(latlon))
+            embeddings[start:stop] = embedder.embed(latlon[start:stop])
+            advance(stop, len(latlon))
+    return embeddings

@@ -4,46 +4,37 @@ from typing import Annotated
 
 import typer
 
-from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, warn_if_untrained
+from tessearth.cli import options
 from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError
 
 
 def raster(
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="x.tif (GeoTIFF), x.zarr, or x.parquet (H3 cells).")
-    ],
+    out: options.Out,
     bbox: Annotated[
         str | None,
         typer.Option(
             "--bbox",
             metavar="WEST,SOUTH,EAST,NORTH",
-            help="Degrees; west above east crosses the antimeridian [default: the world].",
+            help="A box in degrees; west above east crosses the antimeridian [default: the world].",
         ),
     ] = None,
-    region: Annotated[
-        str | None, typer.Option("--region", metavar="NAME", help="A region or country by name, such as europe.")
-    ] = None,
-    resolution: Annotated[
-        float | None, typer.Option("--resolution", metavar="DEGREES", help="The side of a cell of a grid.")
-    ] = None,
+    region: options.Region = None,
+    resolution: options.OptionalResolution = None,
     h3: Annotated[int | None, typer.Option("--h3", metavar="RES", help="Resolution of H3 cells, 0 to 15.")] = None,
     dims: Annotated[
-        int | None, typer.Option(help="Keep the first so many dimensions [default: 64, or all of a narrower model].")
+        int | None, typer.Option(help="Keep the first N dimensions [default: 64, or all of a narrower model].")
     ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="int8 (with scale and offset in the metadata), float16 or float32.")
-    ] = "int8",
+    dtype: options.Dtype = "int8",
     land: Annotated[bool, typer.Option("--land", help="Only cells on land north of 60 S; elsewhere nodata.")] = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", metavar="ADDRESS|local", help="Compute on a Dask cluster, such as tcp://host:8786."),
-    ] = None,
-    model: ModelOption = DEFAULT_MODEL,
-    device: DeviceOption = None,
-    precision: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16, of the model.")] = "float32",
+    workers: options.Workers = None,
+    model: options.Model = options.DEFAULT_MODEL,
+    device: options.Device = None,
+    precision: options.Precision = "float32",
 ) -> None:
-    """Write a map of embeddings; interrupted at any moment, the same command goes on and gives the same bytes.
+    """Write a map of embeddings as GeoTIFF (.tif), Zarr (.zarr) or H3 cells (.parquet).
+
+    After an interruption the same command resumes and gives the same bytes. int8 maps carry their scale and offset.
 
     tessearth raster --bbox -10,35,30,60 --resolution 0.1 --out europe.tif
 
@@ -54,6 +45,9 @@ def raster(
     tessearth raster --region japan --resolution 0.05 --land --out japan.tif
     """
     sides = _sides(bbox, region)
+    processes, cluster = options.split_workers(workers)
+    if processes not in (None, 1):
+        raise ConfigError("a map is computed in this process or on a Dask cluster: give --workers local or an address")
     from tessearth.bulk.rasters import write_raster
 
     with work_progress("embedding", "windows") as advance:
@@ -64,7 +58,7 @@ def raster(
             resolution=resolution,
             h3=h3,
             dims=dims,
-            dtype=dtype,  # type: ignore[arg-type] # it names the choices itself
+            dtype=dtype,  # type: ignore[arg-type] # write_raster checks it
             land=land,
             cluster=cluster,
             device=device,
@@ -74,7 +68,7 @@ def raster(
     shape = " x ".join(f"{side:,}" for side in written.shape)
     clipped = f" ({written.clipped:,} values clipped)" if written.clipped else ""
     print(f"{out}: {shape} {dtype}, off by at most {written.largest_error:.2g}{clipped}, {written.bytes / 1e6:,.1f} MB")
-    warn_if_untrained(model)
+    options.warn_if_untrained(model)
 
 
 def _sides(bbox: str | None, region: str | None) -> list[float]:
@@ -95,5 +89,5 @@ def _sides(bbox: str | None, region: str | None) -> list[float]:
 
 
 def _wrap(lon: float) -> float:
-    """A longitude as it is, unless it lies beyond the antimeridian."""
+    """A longitude within -180 and 180, both included."""
     return lon if -180 <= lon <= 180 else (lon + 180) % 360 - 180

@@ -1,35 +1,27 @@
-"""`tessearth retrieve`: databases of image features, embeddings completed by them, and places like a place."""
+"""`tessearth retrieve`: databases of image features, and the places most similar to a place."""
 
 import json
 from typing import Annotated
 
 import typer
 
+from tessearth.cli import options
 from tessearth.cli.encode import EncodeCommand, number
-from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, JsonOption, ModelOption, warn_if_untrained
 from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError
 
 app = typer.Typer(
-    help="Complete embeddings by the image features of places like them, and find such places.",
+    help="Extend embeddings with the image features of similar places (RANGE), and find similar places.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-DatabaseOption = Annotated[
-    str | None,
-    typer.Option("--database", metavar="DB.npz", help="Places to compare with [default: land, 88 km apart]."),
-]
-
 
 @app.command("build")
 def build(
-    store: Annotated[str, typer.Option("--store", metavar="STORE", help="The feature store whose places are kept.")],
-    model: ModelOption = DEFAULT_MODEL,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="DB.npz", help="The file to write [default: where MODEL+range finds it]."),
-    ] = None,
+    store: options.Store,
+    model: options.Model = options.DEFAULT_MODEL,
+    out: options.OptionalOut = None,
     keys: Annotated[
         str,
         typer.Option(
@@ -39,13 +31,13 @@ def build(
     values: Annotated[
         str | None,
         typer.Option(
-            metavar="features|components", help="What is read off a row [default: components where the store has them]."
+            metavar="features|components", help="The values of a row [default: components where the store has them]."
         ),
     ] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Take the store's validation places too.")] = False,
-    device: DeviceOption = None,
+    device: options.Device = None,
 ) -> None:
-    """Make a database from a feature store.
+    """Make a database from a feature store; without --out it goes where MODEL+range finds it.
 
     tessearth retrieve build --model runs/earth/best --store stores/earth --out earth.npz
     """
@@ -63,7 +55,7 @@ def build(
         database = build_database(
             embedder,
             opened,
-            keys=keys,  # type: ignore[arg-type] # it names the choices itself
+            keys=keys,  # type: ignore[arg-type] # build_database checks it
             values=values,  # type: ignore[arg-type]
             held_out=held_out,
             progress=advance,
@@ -72,23 +64,26 @@ def build(
     shape = f"{len(database.latlon):,} places, keys {database.keys.shape[1]} wide, values {database.values.shape[1]}"
     suffix = f"+range={target}" if out else "+range"
     print(f"{target}: {shape}; use it with --model {model}{suffix}")
-    warn_if_untrained(model)
+    options.warn_if_untrained(model)
 
 
 @app.command("similar", cls=EncodeCommand)
 def similar(
     lat: Annotated[str, typer.Argument(metavar="LAT", help="Latitude in degrees.")],
     lon: Annotated[str, typer.Argument(metavar="LON", help="Longitude in degrees.")],
-    model: ModelOption = DEFAULT_MODEL,
-    database: DatabaseOption = None,
-    count: Annotated[int, typer.Option(help="How many places to name.")] = 10,
+    model: options.Model = options.DEFAULT_MODEL,
+    database: Annotated[
+        str | None,
+        typer.Option("--database", metavar="DB.npz", help="Places to compare with [default: land, 88 km apart]."),
+    ] = None,
+    count: Annotated[int, typer.Option(help="Places to list.")] = 10,
     apart: Annotated[
-        float, typer.Option("--apart", metavar="KM", help="Skip places nearer than this to one named.")
+        float, typer.Option("--apart", metavar="KM", help="Least distance between any two of the places.")
     ] = 0.0,
-    device: DeviceOption = None,
-    as_json: JsonOption = False,
+    device: options.Device = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Name the places most like one, by their embeddings.
+    """List the places most similar to one, by their embeddings.
 
     tessearth retrieve similar 48.8566 2.3522 --apart 1000
     """
@@ -108,7 +103,7 @@ def similar(
         raise ConfigError(f"{path}: keys are {keys.shape[1]} wide, {named.base} gives {embedder.dim}: another model's")
     found = most_alike(embedder.embed(place), place, keys, latlon, count, apart)
     _print_places([(*latlon[row], *found_row) for row, *found_row in zip(*found, strict=True)], as_json)
-    warn_if_untrained(model)
+    options.warn_if_untrained(model)
 
 
 def _print_places(rows: list[tuple[float, ...]], as_json: bool) -> None:

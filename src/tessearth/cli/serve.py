@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tessearth.cli.options import DEFAULT_MODEL, DeviceOption, ModelOption, warn_if_untrained
+from tessearth.cli import options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +24,10 @@ TrajectoriesOption = Annotated[
     ),
 ]
 RateOption = Annotated[float, typer.Option(help="Requests a second from one client; 0 sets no limit.")]
-CacheOption = Annotated[bool, typer.Option("--cache/--no-cache", help="Keep prepared maps for the next start.")]
 
 
 def serve(
-    model: ModelOption = DEFAULT_MODEL,
+    model: options.Model = options.DEFAULT_MODEL,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8737,
     api_key: KeyOption = None,
@@ -36,10 +35,15 @@ def serve(
     max_points: Annotated[int, typer.Option(help="Places that one request may hold.")] = 65_536,
     timeout: Annotated[float, typer.Option(help="Seconds after which a request is given up.")] = 60.0,
     trajectories: TrajectoriesOption = None,
-    cache: CacheOption = True,
-    device: DeviceOption = None,
+    cache: options.Cache = True,
+    device: options.Device = None,
 ) -> None:
-    """Serve a model: /embed, /similar, /predict, /sites, /cells, /tokens, map tiles; /reference lists them all."""
+    """Serve a model over HTTP: /embed, /similar, /predict, /sites, /cells, /tokens, map tiles.
+
+    tessearth serve --model earth --port 8737
+
+    /reference lists every address and what it takes.
+    """
     limits = {"rate": rate, "max_points": max_points, "timeout_s": timeout}
     run(model, device, (host, port), api_key, trajectories, cache, limits)
 
@@ -67,5 +71,5 @@ def run(
     settings = ServeSettings(api_key=api_key or os.environ.get(KEY_VARIABLE) or None, **limits)  # type: ignore[arg-type]
     embedder = Embedder(model, device=device)
     served = Served(embedder, settings, trajectories=trajectories, cache=EmbeddingCache() if cache else None)
-    warn_if_untrained(model)
+    options.warn_if_untrained(model)
     run_server(served, Address(*address), page=page, open_browser=open_browser)

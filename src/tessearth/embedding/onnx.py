@@ -25,7 +25,7 @@ NUMBERS_AT_ONCE = 2**23
 
 
 class OnnxEmbedder:
-    """Turns places into embeddings by a file that `tessearth export --format onnx` wrote.
+    """Turns places into embeddings by a file that `tessearth export` wrote.
 
         embed = OnnxEmbedder("earth.onnx")
         embed([(48.86, 2.35)])   # (1, 512), float32
@@ -40,7 +40,7 @@ class OnnxEmbedder:
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         if self.metadata.get("format") != FORMAT:
             raise WeightsError(
-                f"{path} was not written by this tessearth: tessearth export MODEL --format onnx makes one"
+                f"{path} was not written by this tessearth: tessearth export --model MODEL --out FILE.onnx makes one"
             )
         self.name = self.metadata["model"]
         self.dim = int(self.metadata["embedding_width"])
@@ -87,9 +87,7 @@ def _check_seal(path: Path) -> Path:
 
 def _open_session(path: Path, threads: int | None) -> Any:
     if not path.is_file():
-        raise WeightsError(
-            f"there is no ONNX file {path}: tessearth export MODEL --format onnx --out FILE.onnx makes one"
-        )
+        raise WeightsError(f"there is no ONNX file {path}: tessearth export --model MODEL --out FILE.onnx makes one")
     runtime = require("onnxruntime", extra="onnx", what="running an ONNX file")
     options = runtime.SessionOptions()
     options.log_severity_level = 3

@@ -218,7 +218,7 @@ def _torch_threads_put_back() -> Iterator[None]:
 @contextlib.contextmanager
 def _connect(address: str, workers: int) -> Iterator[Any]:
     """A client of the Dask cluster at an address."""
-    distributed = require("distributed", extra="cluster", what="--cluster")
+    distributed = require("distributed", extra="cluster", what="a Dask cluster")
     with contextlib.ExitStack() as stack:
         found: Any = address
         if address == LOCAL:

@@ -8,7 +8,6 @@ A recipe may begin from another one, `base = "paper"`: tables are laid over the 
 import dataclasses
 import json
 import math
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.voronoi import EMBEDDING_SPREAD
 from tessearth.errors import ConfigError
 from tessearth.imagery.recipe import FeatureRecipe, lay_over, read_layers
-from tessearth.settings import from_plain
+from tessearth.settings import from_plain, read_value
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.zoo.baselines import BASELINES
 
@@ -301,26 +300,15 @@ def _apply(values: dict[str, Any], change: str) -> None:
             raise ConfigError(f"--set {change!r}: {name} is no table")
     if isinstance(table, list):
         _item(table, last, change)
-        table[int(last)] = _value(text)
+        table[int(last)] = read_value(text)
     else:
-        table[last] = _value(text)
+        table[last] = read_value(text)
 
 
 def _item(table: list[Any], name: str, change: str) -> Any:
     if not name.isdecimal() or int(name) >= len(table):
         raise ConfigError(f"--set {change!r}: {name!r} is no place in a list of {len(table)}")
     return table[int(name)]
-
-
-def _value(text: str) -> Any:
-    """A value as TOML writes it; bare words are text, and none is nothing."""
-    text = text.strip()
-    if text.lower() == "none":
-        return None
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
 
 
 def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
