@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tessearth.embedding.fast.bounds import EPSILON, AffineLogits, CubeCells, SiteLists, read_logits
-from tessearth.embedding.fast.series import Charts, Expansion, build_charts, evaluate_terms, expand, series_degree
+from tessearth.embedding.fast.series import Chart, Expansion, build_chart, evaluate_terms, expand, series_degree
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.zoo.names import load_base
 
@@ -47,11 +47,11 @@ class Cell:
 
     def __init__(self, logits: AffineLogits, side: int, number: int, form: str) -> None:
         self.logits, self.cells, self.number = logits, CubeCells(side), torch.tensor([number])
-        self.charts: Charts = build_charts(self.cells, self.number)
+        self.chart: Chart = build_chart(self.cells, number)
         self.series: Expansion | None = None
         self.stated = EPSILON
         if form == "series":
-            self.series = expand(logits, self.charts, 0, EPSILON)
+            self.series = expand(logits, self.chart, EPSILON)
             self.stated = 0.0 if self.series is None else self.series.misplaced
         else:
             lists = SiteLists.__new__(SiteLists)
@@ -69,7 +69,7 @@ class Cell:
         weights = torch.softmax(self.logits.at(xyz), dim=-1)
         if self.series is None:
             return 1 - weights[:, self.sites].sum(-1)
-        flat = (xyz @ self.charts.across[0].T / self.charts.half[0]).T.clamp(-1, 1)
+        flat = (xyz @ self.chart.across.T / self.chart.half).T.clamp(-1, 1)
         shares = evaluate_terms(flat, series_degree(len(self.series.coefficients))).T @ self.series.coefficients
         shares = shares / shares.sum(-1, keepdim=True)
         weights[:, self.series.sites] -= shares

@@ -4,10 +4,11 @@
     .venv/bin/python benchmarks/speed.py --out benchmarks/results            on a CPU: what `tessearth bench` measures
 
 On a GPU every contestant stands alone: one that fails prints why and the rest goes on. What is fastest among those of a
-cosine with float64 of 0.9999 or more belongs into `fast_device.SHAPES`. Only ratios within a run mean much.
+cosine with float64 of 0.9999 or more belongs into `fast.gpu.SHAPES`. Only ratios within a run mean much.
 """
 
 import argparse
+import copy
 import datetime
 import json
 import platform
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessearth.embedding.fast.gpu import DeviceVoronoi
+from tessearth.embedding.fast.gpu import DeviceVoronoi, build_on_device
 from tessearth.embedding.fast.triton_kernels import Shape
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
@@ -36,7 +37,6 @@ STARTED = time.perf_counter()
 SHAPES = [Shape(64, 64, 4, 3), Shape(128, 128, 8, 2), Shape(64, 128, 4, 2)]
 WIDE_SHAPES = [Shape(64, 64, 4, 1), Shape(128, 64, 8, 1)]
 LINEAR_SHAPES = [Shape(128, 128, 8, 3), Shape(128, 128, 8, 2), Shape(128, 64, 4, 3), Shape(64, 128, 4, 3)]
-SITE_SHAPES = [Shape(64, 128, 4, 3)]
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -104,37 +104,28 @@ def contestants(encoder: SphericalVoronoiEncoder, device: torch.device) -> Itera
     for shape in LINEAR_SHAPES:
         yield f"series float32, head by halves {tuple(shape)}", lambda shape=shape: by_halves(encoder, device, shape)
     for shape in SHAPES:
-        yield f"series bfloat16 {tuple(shape)}", lambda shape=shape: ours(encoder, device, torch.bfloat16, shape=shape)
+        yield f"series bfloat16 {tuple(shape)}", lambda shape=shape: ours(encoder, device, torch.bfloat16, shape)
     yield "series float16", lambda: ours(encoder, device, torch.float16)
-    without = "series without kernel"
-    yield f"{without} bfloat16", lambda: ours(encoder, device, torch.bfloat16, way=without)
-    yield f"{without} float32", lambda: ours(encoder, device, torch.float32, way=without)
-    for shape in SITE_SHAPES:
-        yield (
-            f"sites bfloat16 {tuple(shape)}",
-            lambda shape=shape: ours(encoder, device, torch.bfloat16, way="sites", shape=shape),
-        )
-    yield "sites float32", lambda: ours(encoder, device, torch.float32, way="sites")
+    yield "series without kernels, bfloat16", lambda: without_kernels(encoder, device, torch.bfloat16)
+    yield "series without kernels, float32", lambda: without_kernels(encoder, device, torch.float32)
     yield "series bfloat16, head compiled", lambda: compiled(ours(encoder, device, torch.bfloat16))
     yield "plain dense float32 with TF32", lambda: with_tf32(in_parts(encoder.embed_xyz))
     yield "series float32 with TF32", lambda: with_tf32(ours(encoder, device, torch.float32))
     yield "attention kernel float32", lambda: in_parts(by_attention(encoder))
 
 
-SERIES: dict[Any, Any] = {}
-"""Series by precision: made once, whatever way they are cut afterwards."""
+MADE: dict[Any, DeviceVoronoi] = {}
+"""By precision: series are made once, however the kernels are cut afterwards."""
 
 
-def ours(encoder: SphericalVoronoiEncoder, device: torch.device, dtype: torch.dtype, **options: Any) -> Embed:
-    way = options.get("way", "series")
+def ours(
+    encoder: SphericalVoronoiEncoder, device: torch.device, dtype: torch.dtype, shape: Shape | None = None
+) -> Embed:
     key = (id(encoder), dtype)
-    if way == "sites" or key not in SERIES:
-        made = DeviceVoronoi(encoder, device, dtype, **options)
-        if way != "sites":
-            SERIES[key] = made.series
-        return made.embed
-    made = DeviceVoronoi(encoder, device, dtype, **{**options, "way": "sites"})
-    made.way, made.series = way, SERIES[key]
+    if key not in MADE:
+        MADE[key] = build_on_device(encoder, device, dtype)
+    made = copy.copy(MADE[key])
+    made.shape = shape or made.shape
     return made.embed
 
 
@@ -145,7 +136,14 @@ def by_halves(encoder: SphericalVoronoiEncoder, device: torch.device, shape: Sha
 
 
 def without_halves(encoder: SphericalVoronoiEncoder, device: torch.device, shape: Shape) -> Embed:
-    made: Any = ours(encoder, device, torch.float32, shape=shape).__self__  # type: ignore[attr-defined]
+    made: Any = ours(encoder, device, torch.float32, shape).__self__  # type: ignore[attr-defined]
+    made.halves = None
+    return made.embed  # type: ignore[no-any-return]
+
+
+def without_kernels(encoder: SphericalVoronoiEncoder, device: torch.device, dtype: torch.dtype) -> Embed:
+    made: Any = ours(encoder, device, dtype).__self__  # type: ignore[attr-defined]
+    made._has_kernel = lambda: False
     made.halves = None
     return made.embed  # type: ignore[no-any-return]
 
@@ -231,10 +229,10 @@ def time_steps(encoder: SphericalVoronoiEncoder, device: torch.device, xyz: Tens
         made: Any = ours(encoder, device, torch.bfloat16).__self__  # type: ignore[attr-defined]
         with torch.inference_mode():
             blocks = made.series.sort(xyz, made.shape.places)
-            first = made._activate_series(made.series, blocks)
+            first = made._activate(blocks)
             steps = {
                 "sort": lambda _: made.series.sort(xyz, made.shape.places),
-                "first activation": lambda _: made._activate_series(made.series, blocks),
+                "first activation": lambda _: made._activate(blocks),
                 "head": lambda _: made._head(first),
                 "whole": made.embed,
             }
@@ -257,7 +255,7 @@ def sizes(device: torch.device, seconds: float) -> list[dict[str, Any]]:
             encoder = build_random(num_sites, 45.0 * num_sites / 4096).to(device)
             xyz = random_directions(2**22 if device.type == "cuda" else 4096, device)
             start = time.perf_counter()
-            embed = DeviceVoronoi(encoder, device, torch.bfloat16).embed
+            embed = build_on_device(encoder, device, torch.bfloat16).embed
             embed(xyz)
             wait(xyz)
             making = time.perf_counter() - start

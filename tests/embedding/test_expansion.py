@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tessearth.embedding.fast.bounds import CubeCells, read_logits
 from tessearth.embedding.fast.series import (
     MOST_DEGREE,
-    Charts,
+    Chart,
     Expansion,
-    build_charts,
+    build_chart,
     evaluate_terms,
     expand,
     series_degree,
@@ -19,8 +19,8 @@ from tessearth.embedding.fast.series import (
 from tests.embedding.test_assignment import SHARPNESS, tessellation
 
 
-def shares_at(series: Expansion, charts: Charts, xyz: torch.Tensor, sites: int) -> torch.Tensor:
-    flat = (xyz @ charts.across[0].T / charts.half[0]).T
+def shares_at(series: Expansion, chart: Chart, xyz: torch.Tensor, sites: int) -> torch.Tensor:
+    flat = (xyz @ chart.across.T / chart.half).T
     assert flat.abs().max() <= 1
     terms = evaluate_terms(flat, series_degree(len(series.coefficients)))
     shares = torch.zeros(len(xyz), sites, dtype=torch.float64)
@@ -41,17 +41,17 @@ def test_a_series_misplaces_no_more_than_it_says(
 ) -> None:
     logits = read_logits(tessellation(kind, num_sites=80, seed=seed, **form))
     cells = CubeCells(side)
-    which = torch.tensor([int(cell * cells.count)])
-    charts = build_charts(cells, which)
-    series = expand(logits, charts, 0, 1e-6)
+    number = int(cell * cells.count)
+    chart = build_chart(cells, number)
+    series = expand(logits, chart, 1e-6)
     if series is None:
         return
     assert series.misplaced <= 1e-6
     within = torch.rand(100, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     within[:4] = torch.tensor([(0, 0), (0, 1), (1, 0), (1, 1)])
     within[4] = torch.tensor(corner)
-    xyz = cells.points(which, within)[0]
-    shares = shares_at(series, charts, xyz, 80)
+    xyz = cells.points(torch.tensor([number]), within)[0]
+    shares = shares_at(series, chart, xyz, 80)
     below = shares.sum(-1, keepdim=True)
     assert below.min() >= 1 - 1e-6  # what the certificate rests on
     wrong = (shares / below - torch.softmax(logits.at(xyz), dim=-1)).abs().sum(-1) / 2
@@ -59,16 +59,16 @@ def test_a_series_misplaces_no_more_than_it_says(
 
 
 def test_smooth_sites_have_series_and_sharp_ones_in_large_cells_do_not() -> None:
-    charts = build_charts(CubeCells(4), torch.tensor([7]))
-    assert expand(read_logits(tessellation("smooth")), charts, 0, 1e-6) is not None
-    assert expand(read_logits(tessellation("sharp", logits="decoupled")), charts, 0, 1e-6) is None
+    chart = build_chart(CubeCells(4), 7)
+    assert expand(read_logits(tessellation("smooth")), chart, 1e-6) is not None
+    assert expand(read_logits(tessellation("sharp", logits="decoupled")), chart, 1e-6) is None
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-6, 1e-9])
 def test_a_smaller_epsilon_takes_a_longer_series(epsilon: float) -> None:
-    charts = build_charts(CubeCells(16), torch.tensor([700]))
+    chart = build_chart(CubeCells(16), 700)
     logits = read_logits(tessellation("paper"))
-    shorter, longer = expand(logits, charts, 0, 10 * epsilon), expand(logits, charts, 0, epsilon / 10)
+    shorter, longer = expand(logits, chart, 10 * epsilon), expand(logits, chart, epsilon / 10)
     assert shorter is not None
     assert longer is not None
     assert len(shorter.coefficients) < len(longer.coefficients)
@@ -77,14 +77,14 @@ def test_a_smaller_epsilon_takes_a_longer_series(epsilon: float) -> None:
 
 def test_a_broken_promise_would_be_seen() -> None:
     """A series cut short by two degrees is wrong by more than it says."""
-    cells, which = CubeCells(8), torch.tensor([200])
-    charts, logits = build_charts(cells, which), read_logits(tessellation("paper"))
-    series = expand(logits, charts, 0, 1e-6)
+    cells = CubeCells(8)
+    chart, logits = build_chart(cells, 200), read_logits(tessellation("paper"))
+    series = expand(logits, chart, 1e-6)
     assert series is not None
     degree = series_degree(len(series.coefficients)) - 2
     cut = series._replace(coefficients=series.coefficients[: len(term_degrees(degree))])
-    xyz = cells.points(which, torch.rand(500, 2, dtype=torch.float64))[0]
-    shares = shares_at(cut, charts, xyz, 600)
+    xyz = cells.points(torch.tensor([200]), torch.rand(500, 2, dtype=torch.float64))[0]
+    shares = shares_at(cut, chart, xyz, 600)
     wrong = (shares / shares.sum(-1, keepdim=True) - torch.softmax(logits.at(xyz), dim=-1)).abs().sum(-1) / 2
     assert wrong.max() > series.misplaced
 

@@ -12,9 +12,9 @@ from tessearth import Embedder
 from tessearth.embedding.fast import cpu as fast
 from tessearth.embedding.fast import mixture as mixtures
 from tessearth.embedding.fast import series as cell_tables
-from tessearth.embedding.fast.bounds import FINEST, CubeCells, cells_along_curve, sort_places
+from tessearth.embedding.fast.bounds import FINEST, CubeCells, cells_along_curve, fine_per_cell, sort_places
 from tessearth.embedding.fast.cpu import FastVoronoi, for_each_block
-from tessearth.embedding.fast.head import CompactHead, fold
+from tessearth.embedding.fast.head import FastHead, fold
 from tessearth.embedding.fast.mixture import Way
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
@@ -137,7 +137,7 @@ def test_leaving_out_silent_units_changes_nothing(spread: float) -> None:
     expected = x.T
     for block in head.blocks:
         expected = block(expected)
-    torch.testing.assert_close(CompactHead(head)(x.clone()), head.exit(expected), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(FastHead(head, "float32")(x.clone()), head.exit(expected), rtol=1e-4, atol=1e-4)
 
 
 def test_neighbours_follow_each_other_and_cells_nest() -> None:
@@ -146,7 +146,7 @@ def test_neighbours_follow_each_other_and_cells_nest() -> None:
     assert places.order.sort().values.equal(torch.arange(len(PLACES)))
     for side in (4, 16, FINEST):
         cells = CubeCells(side).find(PLACES.float()[places.order])
-        torch.testing.assert_close(cells_along_curve(side)[places.cells(side)], cells)
+        torch.testing.assert_close(cells_along_curve(side)[places.fine // fine_per_cell(side)], cells)
 
 
 @pytest.mark.parametrize("count", [1, fast.FEW_PLACES, fast.FEW_PLACES + 1, 40])

@@ -5,9 +5,10 @@ import os
 import pytest
 import torch
 
-from tessearth.embedding.fast import gpu as fast_device
+from tessearth.embedding.fast import gpu
 from tessearth.embedding.fast import triton_kernels as kernels
-from tessearth.embedding.fast.gpu import DeviceVoronoi
+from tessearth.embedding.fast.bounds import FINEST, CubeCells
+from tessearth.embedding.fast.gpu import DeviceVoronoi, build_on_device
 from tessearth.embedding.fast.triton_kernels import Shape
 from tessearth.encoder.config import TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
@@ -25,7 +26,14 @@ needs_kernels = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def large_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_device, "SIDE", 4)
+    monkeypatch.setattr(gpu, "SIDE", 4)
+
+
+def build(model: SphericalVoronoiEncoder, dtype: torch.dtype = torch.float32, tile: int = 32) -> DeviceVoronoi:
+    """The fast path with kernels that are cut small enough for the interpreter."""
+    made = build_on_device(model, DEVICE, dtype)
+    made.shape = made.linear_shape = Shape(16, tile, 4, 1)
+    return made
 
 
 def encoder(**changes: object) -> SphericalVoronoiEncoder:
@@ -44,10 +52,17 @@ def check(made: DeviceVoronoi, model: SphericalVoronoiEncoder, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_series_without_a_kernel_equal_the_plain_path(dtype: torch.dtype) -> None:
-    model = encoder(coordinate_octaves=2)
-    made = DeviceVoronoi(model, DEVICE, dtype, way="series without kernel", shape=Shape(16, 16, 4, 1))
-    check(made, model, dtype)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"coordinate_octaves": 2}, {"num_tokens": 0}, {"cosine_attention": True}, {"normalize": False}],
+    ids=["plain", "octaves", "bare", "cosine", "raw"],
+)
+def test_series_without_kernels_equal_the_plain_path(
+    changes: dict[str, object], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "triton", None)
+    model = encoder(**changes)
+    check(build(model, dtype), model, dtype)
 
 
 @needs_kernels
@@ -55,25 +70,19 @@ def test_series_without_a_kernel_equal_the_plain_path(dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_the_kernel_for_series_equals_the_plain_path(dtype: torch.dtype, octaves: int) -> None:
     model = encoder(coordinate_octaves=octaves)
-    check(DeviceVoronoi(model, DEVICE, dtype, shape=Shape(16, 32, 4, 1)), model, dtype)
-
-
-def by_halves(model: SphericalVoronoiEncoder) -> DeviceVoronoi:
-    made = DeviceVoronoi(model, DEVICE, torch.float32, shape=Shape(16, 32, 4, 1))
-    made.linear_shape = Shape(16, 32, 4, 1)
-    return made
+    check(build(model, dtype), model, dtype)
 
 
 @needs_kernels
 def test_a_head_by_halves_equals_the_plain_one() -> None:
     model = encoder(coordinate_octaves=2)
-    made = by_halves(model)
+    made = build(model)
     assert made.halves is not None
     first = torch.rand(37, 64, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     halved = made._head_by_halves(first, made.halves)
     made.halves = None
     torch.testing.assert_close(halved, made._head(first), rtol=1e-5, atol=1e-5)
-    check(by_halves(model), model, torch.float32)
+    check(build(model), model, torch.float32)
 
 
 @needs_kernels
@@ -82,7 +91,7 @@ def test_an_activation_too_large_for_float16_leaves_the_head_to_the_library() ->
     model = encoder()
     with torch.no_grad():
         model.head.entry.bias += 1e5
-    made = by_halves(model)
+    made = build(model)
     assert made.halves is not None
     assert made._head_by_halves(torch.full((1, 64), 1e5).to(DEVICE), made.halves).isnan().all()
     check(made, model, torch.float32)
@@ -93,7 +102,7 @@ def test_weights_too_large_for_float16_are_not_halved() -> None:
     model = encoder()
     with torch.no_grad():
         model.head.blocks[0].first.weight[0, 0] = 1e5
-    assert by_halves(model).halves is None
+    assert build(model).halves is None
 
 
 @needs_kernels
@@ -110,45 +119,23 @@ def test_a_layer_by_halves_keeps_float32_digits_whatever_the_number_of_rows(rect
     torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@needs_kernels
-@pytest.mark.parametrize("sites", [64, 75])
-def test_the_kernel_for_sites_equals_the_softmax(sites: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    slopes, offsets = torch.randn(sites, 3, generator=generator) * 20, torch.randn(sites, generator=generator)
-    rows = torch.randn(sites, 32, generator=generator)
-    expected = torch.softmax(PLACES @ slopes.T + offsets, dim=-1) @ rows
-    given = (part.to(DEVICE) for part in (PLACES, slopes, offsets, rows))
-    got = kernels.mix_sites(*given, Shape(16, 16, 4, 1), at_once=16).cpu()
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"coordinate_octaves": 2}, {"num_tokens": 0}], ids=["plain", "octaves", "bare"]
-)
-def test_all_sites_equal_the_plain_path(changes: dict[str, object]) -> None:
-    model = encoder(**changes)
-    check(DeviceVoronoi(model, DEVICE, torch.float32, way="sites", shape=Shape(16, 16, 4, 1)), model, torch.float32)
-
-
 def test_every_place_gets_a_slot_of_its_own_in_a_block_of_its_cell() -> None:
-    made = DeviceVoronoi(encoder(), DEVICE, torch.float32, way="series without kernel", shape=Shape(16, 16, 4, 1))
-    assert made.series is not None
+    made = build(encoder())
     blocks = made.series.sort(PLACES.to(DEVICE), 16)
     assert len(blocks.slots.unique()) == len(PLACES)
     assert blocks.slots.max() < 16 * len(blocks.leaves)
-    cells = made.series.by_cell[fast_device.CubeCells(fast_device.FINEST).find(PLACES.to(DEVICE))]
+    cells = made.series.by_cell[CubeCells(FINEST).find(PLACES.to(DEVICE))]
     assert blocks.leaves[blocks.slots // 16].equal(cells.long())
 
 
-def test_what_series_cannot_do_is_said_and_left_to_all_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_series_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tessellation = TessellationConfig(num_sites=64, site_dim=16, sharpness=3.0)
     model = encoder(tessellations=(tessellation, tessellation))
-    with pytest.raises(ConfigError, match="one tessellation alone: use way 'sites'"):
-        DeviceVoronoi(model, DEVICE, torch.float32)
-    assert fast_device.build_on_device(model, DEVICE, torch.float32).way == "sites"
-    monkeypatch.setattr(fast_device, "MOST_LEAVES", 3)
-    with pytest.raises(ConfigError, match="too sharp for series"):
-        DeviceVoronoi(encoder(), DEVICE, torch.float32)
+    with pytest.raises(ConfigError, match="one tessellation alone"):
+        build_on_device(model, DEVICE, torch.float32)
+    monkeypatch.setattr(gpu, "MOST_LEAVES", 3)
+    with pytest.raises(ConfigError, match="too sharp for the fast path"):
+        build_on_device(encoder(), DEVICE, torch.float32)
 
 
 def test_kernels_are_not_promised_where_triton_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tessearth.embedding import retrieval
-from tessearth.embedding.retrieval import Database, Mode, Retriever, read_database, save_database
+from tessearth.embedding.retrieval import Database, Mode, Retriever, most_alike, read_database, save_database
 from tessearth.errors import ConfigError, DataError
 from tests.memory import PEAK
 
@@ -70,12 +70,6 @@ def test_the_length_of_queries_and_keys_does_not_matter() -> None:
     np.testing.assert_allclose(Retriever(longer).encode(queries * 99), Retriever(database).encode(queries), atol=1e-5)
 
 
-def test_a_sharp_query_reads_off_its_own_row() -> None:
-    database = make_database(60)
-    found = Retriever(database, sharpness=5000.0).encode(database.keys)
-    np.testing.assert_allclose(found[:, :7], database.values, atol=1e-4)
-
-
 CODE = """
 import numpy as np, torch
 torch.set_num_threads(1)
@@ -98,12 +92,12 @@ def test_a_hundred_thousand_rows_take_little_memory() -> None:
     assert float(done.stdout) < 400
 
 
-def test_places_like_this_one_are_the_nearest_keys() -> None:
-    database, queries = make_database(500), RNG.normal(size=(20, 12))
-    cosine = unit(queries) @ unit(database.keys).T
-    row, similarity = Retriever(database).similar(queries, 6)
-    np.testing.assert_array_equal(row, np.argsort(-cosine, axis=1)[:, :6])
-    np.testing.assert_allclose(similarity, -np.sort(-cosine, axis=1)[:, :6], atol=1e-6)
+def test_places_alike_are_the_nearest_keys() -> None:
+    database, query = make_database(500), RNG.normal(size=12)
+    cosine = unit(database.keys) @ unit(query)
+    found = most_alike(query, np.zeros(2), database.keys, database.latlon, 6)
+    np.testing.assert_array_equal(found.row, np.argsort(-cosine)[:6])
+    np.testing.assert_allclose(found.similarity, -np.sort(-cosine)[:6], atol=1e-6)
 
 
 def test_a_database_reads_back(tmp_path: Path) -> None:
@@ -149,5 +143,5 @@ def test_misuse_is_named() -> None:
         Retriever(database).encode(np.ones((2, 11)))
     with pytest.raises(ConfigError, match="mode is 'both'"):
         Retriever(database, "both")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="count is 11"):
-        Retriever(database).similar(np.ones((2, 12)), 11)
+    with pytest.raises(ConfigError, match="count is 11; it must lie between 1 and 10"):
+        most_alike(np.ones(12), np.zeros(2), database.keys, database.latlon, 11)

@@ -1,12 +1,12 @@
 """RANGE retrieval: an embedding completed by the image embeddings of places like it, read off a database.
 
-With unit query q and keys k_n, values V as they are, and the places' unit vectors x:
+With unit query q and keys k_n, values V, and the places' unit vectors x:
 
     semantic   h = softmax_n(15 q.k_n) V                                        out = [h ; q]
     geodesic   h = (1 - b) softmax_n(40 x.x_n) V + b softmax_n(12 q.k_n) V      out = [h ; q],  b = 0.5
 
-Every row of the database takes part. It is attention, computed for some queries at a time, so the matrix of queries by
-database rows is never whole in memory; both parts of the geodesic mode are mixed before they meet the values, once.
+Every row of the database takes part. This is attention, computed for some queries at a time, so the matrix of queries
+by database rows is never whole in memory; both parts of the geodesic mode are mixed before one product with the values.
 """
 
 import typing
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Mode = Literal["semantic", "geodesic"]
 
-SEMANTIC_SHARPNESS = 15.0
-MIXED_SEMANTIC_SHARPNESS = 12.0
-GEODESIC_SHARPNESS = 40.0
-MIX = 0.5
+SETTINGS: dict[Mode, dict[str, float]] = {
+    "semantic": {"sharpness": 15.0},
+    "geodesic": {"sharpness": 12.0, "geodesic_sharpness": 40.0, "mix": 0.5},
+}
+"""How each mode reads the database; `mix` is the semantic share. exp(40) times a million rows is far from float32's
+largest number and exp(-40) far from its smallest, so no softmax needs a shift by its largest logit."""
 WEIGHTS_AT_ONCE = {"cpu": 2**25, "cuda": 2**28}
-"""Weights held at once for each part: 128 MB of float32 on a processor; a GPU wants more work per launch."""
-UNSHIFTED_SHARPNESS = 60.0
-"""exp(60) times a million rows is far from float32's largest number, exp(-60) far from its smallest."""
+"""How many weights of each part are held at once: 128 MB of float32 on a CPU; a GPU wants more work per launch."""
 ROWS_PER_SUM = {"cpu": 2**20, "cuda": 2**13}
-"""A GPU's matrix product adds up in one number per entry: over 100,000 rows at once its rounding shows in the fourth
-digit. A processor's adds up in blocks by itself."""
+"""A GPU's matrix product sums each entry in one number: over 100,000 rows at once its rounding shows in the fourth
+digit. A CPU's sums in blocks by itself."""
 FEWEST_QUERIES = 64
-"""Below that, reading the database once for so few queries would cost more than multiplying."""
+"""With fewer queries at a time, reading the database costs more than multiplying."""
 SMALL_NPZ_BYTES = 2**28
 MOST_COMPRESSION = 100
-"""Numbers worth keeping do not shrink by more; an archive of zeros shrinks a thousandfold and fills the memory."""
+"""Useful numbers do not compress by more; an archive of zeros shrinks a thousandfold and fills the memory."""
 
 
 class Part(NamedTuple):
@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
 
 class Database(NamedTuple):
-    """Places with the embedding they are found by and the image embedding that is read off."""
+    """Places with the embedding they are found by (key) and the image embedding that is read off (value)."""
 
     latlon: Floats
     """(N, 2) degrees."""
@@ -74,15 +74,6 @@ class Database(NamedTuple):
     """(N, D)."""
     values: npt.NDArray[np.float32]
     """(N, V)."""
-
-
-class Similar(NamedTuple):
-    """The database rows most like each query, the most like first."""
-
-    row: npt.NDArray[np.int64]
-    """(N, k)."""
-    similarity: npt.NDArray[np.float32]
-    """Cosine of query and key, (N, k)."""
 
 
 def read_database(path: str | PathLike[str]) -> Database:
@@ -107,7 +98,7 @@ def save_database(database: Database, path: str | PathLike[str]) -> None:
 
 
 def read_npz(path: str | PathLike[str], names: tuple[str, ...]) -> dict[str, Array]:
-    """The arrays of an npz that must hold these and no others; nothing in it is ever run."""
+    """The arrays of an npz that must hold exactly these names; no code in it is ever run."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             found = list(getattr(archive, "files", []))
@@ -118,8 +109,8 @@ def read_npz(path: str | PathLike[str], names: tuple[str, ...]) -> dict[str, Arr
             claimed, there = sum(entry.file_size for entry in archive.zip.infolist()), Path(path).stat().st_size
             if claimed > max(SMALL_NPZ_BYTES, MOST_COMPRESSION * there):
                 raise DataError(f"{path} would fill {claimed / 2**30:.1f} GiB of memory from {there / 2**20:.1f} MB")
-            # The archive's checksums are only compared at the end of an entry, which an array never reaches when the
-            # bit that turned stands in its shape.
+            # The archive compares checksums only at the end of an entry, which reading an array never reaches when the
+            # flipped bit is in its shape.
             if archive.zip.testzip() is not None:
                 raise BadZipFile
             return {name: np.asarray(archive[name]) for name in names}
@@ -127,7 +118,7 @@ def read_npz(path: str | PathLike[str], names: tuple[str, ...]) -> dict[str, Arr
         raise DataError(f"there is no file {path}") from None
     except DataError:
         raise
-    except Exception:  # whatever damage makes the readers of archives and arrays raise
+    except Exception:  # damage makes the readers of archives and arrays raise errors of any kind
         raise DataError(f"{path} is not an npz of plain arrays, or is damaged") from None
 
 
@@ -136,7 +127,6 @@ class Retriever:
 
     retriever = Retriever(read_database("range_db.npz"), mode="geodesic")
     retriever.encode(embeddings, latlon)        # (N, V + D): [h ; q]
-    retriever.similar(embeddings, count=10)     # places like these
     """
 
     def __init__(
@@ -144,24 +134,13 @@ class Retriever:
         database: Database,
         mode: Mode = "semantic",
         *,
-        sharpness: float | None = None,
-        geodesic_sharpness: float = GEODESIC_SHARPNESS,
-        mix: float = MIX,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """`sharpness` is that of the semantic part: 15, or 12 beside the geodesic one; `mix` is the semantic share."""
-        if mode not in ("semantic", "geodesic"):
+        if mode not in SETTINGS:
             raise ConfigError(f"mode is {mode!r}; it must be 'semantic' or 'geodesic'")
-        if not 0 <= mix <= 1:
-            raise ConfigError(f"mix is {mix}; it must be a share between 0 and 1")
-        default = SEMANTIC_SHARPNESS if mode == "semantic" else MIXED_SEMANTIC_SHARPNESS
         self.mode: Mode = mode
-        self.mix = mix
-        self.sharpness = default if sharpness is None else sharpness
-        self.geodesic_sharpness = geodesic_sharpness
         self.device, self.dtype = torch.device(device), dtype
-        self.latlon = database.latlon
         self.keys = F.normalize(torch.as_tensor(database.keys, dtype=dtype, device=self.device), dim=-1)
         self.values = torch.as_tensor(database.values, dtype=dtype, device=self.device)
         self.places = self._xyz(database.latlon)
@@ -176,34 +155,20 @@ class Retriever:
 
     def complete(self, embeddings: Tensor, xyz: Tensor | None = None) -> Tensor:
         """The same for tensors, on the retriever's device; the geodesic mode takes unit vectors (N, 3)."""
-        query = self._queries(embeddings)
-        parts = [Part(query, self.keys, self.sharpness)]
+        query = embeddings.to(self.device, self.dtype)
+        if query.ndim != 2 or query.shape[1] != self.keys.shape[1]:
+            raise DataError(f"embeddings have shape {tuple(query.shape)}; the keys are {self.keys.shape[1]} wide")
+        query, settings = F.normalize(query, dim=-1), SETTINGS[self.mode]
+        parts = [Part(query, self.keys, settings["sharpness"], settings.get("mix", 1.0))]
         if self.mode == "geodesic":
             assert xyz is not None
-            near = Part(xyz.to(self.device, self.dtype), self.places, self.geodesic_sharpness, 1 - self.mix)
-            parts = [parts[0]._replace(share=self.mix), near]
+            queries = xyz.to(self.device, self.dtype)
+            parts.append(Part(queries, self.places, settings["geodesic_sharpness"], 1 - settings["mix"]))
         return torch.cat((attend(parts, self.values), query), dim=1)
 
     def settings(self) -> dict[str, Any]:
         """How the database is read, as plain values."""
-        geodesic = {"geodesic_sharpness": self.geodesic_sharpness, "mix": self.mix}
-        return {"mode": self.mode, "sharpness": self.sharpness, **(geodesic if self.mode == "geodesic" else {})}
-
-    @torch.inference_mode()
-    def similar(self, embeddings: Array, count: int = 10) -> Similar:
-        """The rows whose keys are most like each embedding (N, D) by cosine, exactly."""
-        if not 1 <= count <= len(self.keys):
-            raise ConfigError(f"count is {count}; it must lie between 1 and {len(self.keys)}")
-        parts = torch.split(self._queries(torch.as_tensor(np.asarray(embeddings))), max(1, 2**25 // len(self.keys)))
-        best = [(part @ self.keys.T).topk(count) for part in parts]
-        row, similarity = torch.cat([each.indices for each in best]), torch.cat([each.values for each in best])
-        return Similar(row.cpu().numpy(), similarity.cpu().numpy())
-
-    def _queries(self, embeddings: Tensor) -> Tensor:
-        query = embeddings.to(self.device, self.dtype)
-        if query.ndim != 2 or query.shape[1] != self.keys.shape[1]:
-            raise DataError(f"embeddings have shape {tuple(query.shape)}; the keys are {self.keys.shape[1]} wide")
-        return F.normalize(query, dim=-1)
+        return {"mode": self.mode, **SETTINGS[self.mode]}
 
     def _xyz(self, latlon: npt.ArrayLike) -> Tensor:
         xyz = latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(as_places(latlon))))
@@ -213,11 +178,11 @@ class Retriever:
 def attend(parts: Sequence[Part], values: Tensor) -> Tensor:
     """Mix values (M, V) for N queries: sum over parts of share softmax_n(sharpness q.k_n) V, (N, V).
 
-    Both vectors of a pair have unit length, so up to a sharpness of 60 exp(sharpness q.k) needs no shift by the largest
-    one to stay within float32; what the parts are divided by waits until after the product with the values.
+    What a single part is divided by waits until after the product with the values.
     """
     total = len(parts[0].queries)
     at_once = max(FEWEST_QUERIES, WEIGHTS_AT_ONCE.get(values.device.type, 2**28) // len(values))
+    rows = ROWS_PER_SUM.get(values.device.type, ROWS_PER_SUM["cuda"])
     held = [values.new_empty(min(at_once, total), len(values)) for _ in parts]
     found = values.new_zeros(total, values.shape[1])
     for start in range(0, total, at_once):
@@ -228,26 +193,16 @@ def attend(parts: Sequence[Part], values: Tensor) -> Tensor:
         for more, scale in zip(weights[1:], scales[1:], strict=True):
             mixture.mul_(scales[0]).addcmul_(more, scale)
             scales[0] = torch.ones_like(scales[0])
-        _add_product(found[some], mixture, values)
+        for part, of_values in zip(mixture.split(rows, dim=1), values.split(rows), strict=True):
+            found[some].addmm_(part, of_values)
         found[some].mul_(scales[0])
     return found
 
 
 def _weights(part: Part, some: slice, buffer: Tensor) -> Tensor:
-    """One part for some queries, (n, M): exp(sharpness q.k_n) up to a factor per query, in a buffer used again."""
+    """One part for some queries, (n, M): exp(sharpness q.k_n), written into a buffer that is used again."""
     queries = part.queries[some] * part.sharpness
-    weights = torch.mm(queries, part.keys.T, out=buffer[: len(queries)])
-    if abs(part.sharpness) > UNSHIFTED_SHARPNESS:
-        weights.sub_(weights.amax(1, keepdim=True))
-    return weights.exp_()
-
-
-def _add_product(found: Tensor, weights: Tensor, values: Tensor) -> None:
-    """Add weights (n, M) times values (M, V) to what is there, some rows of the database at a time."""
-    step = ROWS_PER_SUM.get(values.device.type, ROWS_PER_SUM["cuda"])
-    for start in range(0, len(values), step):
-        some = slice(start, start + step)
-        found.addmm_(weights[:, some], values[some])
+    return torch.mm(queries, part.keys.T, out=buffer[: len(queries)]).exp_()
 
 
 def _matrix(path: str | PathLike[str], name: str, array: Array, rows: int) -> npt.NDArray[np.float32]:
@@ -263,18 +218,18 @@ Values = Literal["features", "components"]
 
 ROWS_AT_ONCE = 8192
 LATTICE_PLACES = 65_536
-"""Of the whole sphere; some 17,000 of them, 88 km apart, lie on land."""
+"""Of the whole sphere; about 17,000 of them, 88 km apart, lie on land."""
 
 
 class Alike(NamedTuple):
-    """Places like a place, the most alike first."""
+    """Places like a query, the most alike first."""
 
     row: npt.NDArray[np.int64]
-    """(k,) in the places compared with."""
+    """Among the places compared with, (k,)."""
     similarity: npt.NDArray[np.float32]
     """Cosine of the embeddings, (k,)."""
     distance_km: Floats
-    """From the place asked about, (k,)."""
+    """From the query's place, (k,)."""
 
 
 def build_database(
@@ -291,13 +246,16 @@ def build_database(
     Values are the first view's components where the store keeps them, else its features. Keys are the embeddings of
     the places, or the image embeddings the model was trained to meet.
     """
-    _check_choice("keys", keys, Keys)
-    _check_choice("values", values, Values)
+    for name, value, choices in (("keys", keys, Keys), ("values", values, Values)):
+        if value is not None and value not in typing.get_args(choices):
+            raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(typing.get_args(choices))}")
     rows = np.arange(len(store.latlon)) if held_out else store.training
     if len(rows) == 0:
         raise DataError(f"{store.path} has no training places; take all of them with held_out")
-    chosen = values or ("features" if store.components is None else "components")
-    found = _first_view(store, chosen, rows)
+    kind = values or ("features" if store.components is None else "components")
+    found = np.asarray(_array(store, kind)[rows, 0], dtype=np.float32)
+    if not np.isfinite(found).all():
+        raise DataError(f"{store.path}: the {kind} of some places are not finite numbers; make the store again")
     latlon = store.latlon[rows]
     if keys == "image":
         return Database(latlon, image_keys(embedder, store, rows), found)
@@ -312,8 +270,8 @@ def build_database(
 def image_keys(embedder: "Embedder", store: FeatureStore, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     """Image embeddings in the space of the location embeddings, (n, D): the stored features, centred.
 
-    They are in that space only where the model was trained on this very store by its contrastive term and without an
-    image head, whose weights no model file keeps; anything else is refused.
+    They are in that space only if the model was trained on this very store by its contrastive term and without an
+    image head, whose weights no model file keeps; other models are refused.
     """
     from tessearth.embedding.describe import describe_model
 
@@ -345,7 +303,7 @@ def image_keys(embedder: "Embedder", store: FeatureStore, rows: npt.NDArray[np.i
 
 
 def land_places() -> Floats:
-    """Places spread evenly over land north of 60 S, (N, 2) degrees: what a place is compared with by default."""
+    """Places spread evenly over land north of 60 S, (N, 2) degrees: the default places to compare with."""
     lattice = xyz_to_latlon(fibonacci_lattice(LATTICE_PLACES)).numpy()
     return np.ascontiguousarray(lattice[is_inhabited_land(lattice)])
 
@@ -355,7 +313,7 @@ def most_alike(
 ) -> Alike:
     """The places (N, 2) whose keys (N, D) are most like the query (D,), by cosine.
 
-    With `apart_km`, none lies nearer than that to the place asked about or to a better one.
+    With `apart_km`, each lies at least that far from the query's place and from every better one.
     """
     if not 1 <= count <= len(keys):
         raise ConfigError(f"count is {count}; it must lie between 1 and {len(keys)}")
@@ -385,24 +343,12 @@ def _unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12))
 
 
-def _first_view(store: FeatureStore, kind: Values, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    found = np.asarray(_array(store, kind)[rows, 0], dtype=np.float32)
-    if not np.isfinite(found).all():
-        raise DataError(f"{store.path}: the {kind} of some places are not finite numbers; make the store again")
-    return found
-
-
 def _array(store: FeatureStore, kind: Values) -> npt.NDArray[Any]:
     if kind == "features":
         return store.features
     if store.components is None:
         raise DataError(f"{store.path} keeps no components; take its features, or make it with features.pca")
     return store.components
-
-
-def _check_choice(name: str, value: str | None, choices: Any) -> None:
-    if value is not None and value not in typing.get_args(choices):
-        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(typing.get_args(choices))}")
 
 
 def _setting(origin: Mapping[str, Any], table: str, key: str) -> Any:

@@ -1,4 +1,4 @@
-"""Results of one batch after another on their way from a device into arrays that hold them all."""
+"""Places on their way to a device, and results of one batch after another on their way back into whole arrays."""
 
 import contextlib
 import math
@@ -16,7 +16,7 @@ from tessearth.sphere.geometry import latlon_to_xyz, xyz_to_latlon
 
 
 class PlaceBatch(NamedTuple):
-    """Some places in float64, as degrees or as directions; each encoder asks for what it needs.
+    """Some places in float64, as degrees or as directions.
 
     The trigonometry between the two is done in float64, so longitude wraps exactly.
     """
@@ -45,12 +45,16 @@ class Places(NamedTuple):
         """Unit vectors of a few places, (N, 3); for many, a batch's own are faster."""
         if self.are_directions:
             return self.values.astype(np.float32)
-        return np.array([_direction(*row) for row in np.radians(self.values).tolist()], dtype=np.float32)
+        xyz = [
+            (math.cos(lat) * math.cos(lon), math.cos(lat) * math.sin(lon), math.sin(lat))
+            for lat, lon in np.radians(self.values).tolist()
+        ]
+        return np.array(xyz, dtype=np.float32)
 
     def batches(self, size: int) -> Iterator[tuple[int, PlaceBatch]]:
-        """The places and where each batch begins.
+        """The places in batches, each with the index of its first place.
 
-        No places still make one empty batch, from which results take their widths.
+        Without places there is one empty batch, from which results take their widths.
         """
         for start in range(0, max(1, len(self.values)), size):
             part = self.values[start : start + size]
@@ -58,13 +62,8 @@ class Places(NamedTuple):
             yield start, PlaceBatch(torch.from_numpy(writable), self.are_directions)
 
 
-def _direction(lat: float, lon: float) -> tuple[float, float, float]:
-    """A unit vector from radians."""
-    return math.cos(lat) * math.cos(lon), math.cos(lat) * math.sin(lon), math.sin(lat)
-
-
 def read_places(points: Any, lat: Any, lon: Any, xyz: Any) -> Places:
-    """Places from whatever holds them: points, two named coordinates, or directions."""
+    """Places from points, two named coordinates, or directions, in any container that `sphere.coordinates` reads."""
     if xyz is None:
         latlon = as_latlon(points, lat=lat, lon=lon)
         return Places(np.ascontiguousarray(latlon.reshape(-1, 2)), latlon.shape[:-1], are_directions=False)
@@ -75,7 +74,7 @@ def read_places(points: Any, lat: Any, lon: Any, xyz: Any) -> Places:
 
 
 STAGE_BYTES = 2**24
-"""Of page-locked memory in one stage. There are two: while the device fills one, the host empties the other."""
+"""The page-locked memory of one stage. There are two: while the device fills one, the host empties the other."""
 HELD_BYTES = 2**30
 """A batch no larger than this stays on the device while the next one is computed."""
 
@@ -88,15 +87,6 @@ class _Batch(NamedTuple):
     made: torch.cuda.Event | None
 
 
-class _Piece(NamedTuple):
-    """Some numbers of a result, as many as a stage holds."""
-
-    result: int
-    first: int
-    """Which number of the result they begin with."""
-    numbers: Tensor
-
-
 class _Stage:
     """Page-locked memory that a device writes on a stream of its own."""
 
@@ -106,7 +96,7 @@ class _Stage:
         self.arrived = torch.cuda.Event() if stream is not None else None  # type: ignore[no-untyped-call]
 
     def send(self, numbers: Tensor) -> Tensor:
-        """Begin to copy numbers here, and say where they will be."""
+        """Begin to copy numbers here, and return where they will be."""
         here = self.room[: numbers.nbytes].view(numbers.dtype)
         with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
             here.copy_(numbers, non_blocking=True)
@@ -114,17 +104,18 @@ class _Stage:
                 self.arrived.record()
         return here
 
-    def wait(self) -> None:
-        """Until what was sent is here."""
+    def receive(self, here: Tensor, target: Tensor) -> None:
+        """Wait for what was sent and put it where it belongs."""
         if self.arrived is not None:
             self.arrived.synchronize()
+        target.copy_(here)
 
 
 class Gatherer:
     """Arrays as long as all places together, filled batch by batch.
 
-    A GPU copies into ordinary memory slowly, and everything waits meanwhile. So its results go through page-locked
-    memory, and from there by all threads to where they belong, while it computes the next batch.
+    A GPU copies into ordinary memory slowly, and everything waits meanwhile. Its results therefore go through
+    page-locked memory, and all threads move them from there while the GPU computes the next batch.
     """
 
     def __init__(self, total: int, device: torch.device, *, is_staged: bool | None = None) -> None:
@@ -136,13 +127,13 @@ class Gatherer:
 
     def add(self, start: int, parts: Sequence[Tensor]) -> None:
         """Take the results of the batch that begins at `start`; half precision becomes float32."""
-        wide = tuple(_widened(part) for part in parts)
+        wide = tuple(part.to(torch.float32 if part.dtype.itemsize < 4 else part.dtype).contiguous() for part in parts)
         size = sum(part.nbytes for part in wide)
         if len(wide[0]) == self.total and (size <= STAGE_BYTES or not self.is_staged):
             self.results = [part.cpu().numpy() for part in wide]
             return
         if start == 0:
-            self.results = [_empty(self.total, part) for part in wide]
+            self.results = [np.empty((self.total, *part.shape[1:]), _numpy_name(part.dtype)) for part in wide]
         self._fetch_held()
         made = torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
         self._held = _Batch(start, wide, made)
@@ -155,34 +146,35 @@ class Gatherer:
         return self.results
 
     def _fetch_held(self) -> None:
-        """Bring the batch that is still on the device to its place."""
+        """Bring the batch that is still on the device into the results."""
         held, self._held = self._held, None
         if held is None:
             return
         if not self.is_staged:
-            for piece in _pieces(held, most_bytes=None):
-                self._place(piece)
+            for numbers, target in self._pieces(held, most_bytes=None):
+                target.copy_(numbers)
             return
         stages = self._open_stages()
         if stages[0].stream is not None and held.made is not None:
             stages[0].stream.wait_event(held.made)
-        sent: tuple[_Stage, _Piece] | None = None
-        for number, piece in enumerate(_pieces(held, STAGE_BYTES)):
+        sent: tuple[_Stage, Tensor, Tensor] | None = None
+        for number, (numbers, target) in enumerate(self._pieces(held, STAGE_BYTES)):
             stage = stages[number % len(stages)]
-            here = stage.send(piece.numbers)
+            here = stage.send(numbers)
             if sent is not None:
-                self._receive(*sent)
-            sent = stage, piece._replace(numbers=here)
+                sent[0].receive(*sent[1:])
+            sent = stage, here, target
         if sent is not None:
-            self._receive(*sent)
+            sent[0].receive(*sent[1:])
 
-    def _receive(self, stage: _Stage, piece: _Piece) -> None:
-        stage.wait()
-        self._place(piece)
-
-    def _place(self, piece: _Piece) -> None:
-        numbers = torch.from_numpy(self.results[piece.result]).view(-1)
-        numbers[piece.first : piece.first + len(piece.numbers)].copy_(piece.numbers)
+    def _pieces(self, batch: _Batch, most_bytes: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """A batch's numbers, in pieces of `most_bytes` or whole, each with the part of a result it belongs to."""
+        for result, part in zip(self.results, batch.parts, strict=True):
+            numbers = part.view(-1)
+            first = batch.start * (len(numbers) // max(1, len(part)))
+            target = torch.from_numpy(result).view(-1)[first : first + len(numbers)]
+            size = max(1, len(numbers) if most_bytes is None else most_bytes // part.dtype.itemsize)
+            yield from zip(numbers.split(size), target.split(size), strict=True)
 
     def _open_stages(self) -> list[_Stage]:
         if not self._stages:
@@ -192,20 +184,5 @@ class Gatherer:
         return self._stages
 
 
-def _pieces(batch: _Batch, most_bytes: int | None) -> Iterator[_Piece]:
-    """A batch's results as numbers one after another, in pieces of so many bytes or whole."""
-    for result, part in enumerate(batch.parts):
-        numbers = part.view(-1)
-        first = batch.start * (len(numbers) // max(1, len(part)))
-        at_once = max(1, len(numbers) if most_bytes is None else most_bytes // part.dtype.itemsize)
-        for begin in range(0, len(numbers), at_once):
-            yield _Piece(result, first + begin, numbers[begin : begin + at_once])
-
-
-def _widened(part: Tensor) -> Tensor:
-    """Numbers that numpy has a type for, in a row."""
-    return part.to(torch.float32 if part.dtype.itemsize < 4 else part.dtype).contiguous()
-
-
-def _empty(total: int, like: Tensor) -> npt.NDArray[Any]:
-    return np.empty((total, *like.shape[1:]), dtype=torch.empty(0, dtype=like.dtype).numpy().dtype)
+def _numpy_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -23,15 +23,19 @@ from tessearth.encoder.voronoi import SoftVoronoi
 EPSILON = 1e-6
 """The most that the weights of all sites left out may add up to, at any point."""
 
+FINEST = 64
+"""Cells per edge of a cube's face at the finest side; each coarser side is half the next finer one."""
+
 ROUNDING = 1e-6
 """Radians by which a cell's cap is widened, for points that rounding puts on the wrong side of an edge."""
 
-BISECTIONS = 10
-NUMBERS_AT_ONCE = 2**21
+BISECTIONS, SAMPLED_CELLS = 10, 24
+CACHED_NUMBERS = 2**21
+"""How many shares or bounds are held at once: 8 MB of float32 stay in a CPU's last cache."""
 
 
 class AffineLogits(NamedTuple):
-    """A tessellation's logits as the affine map of the position that they are: l(x) = slopes x + offsets."""
+    """A tessellation's logits as an affine map of the position: l(x) = slopes x + offsets."""
 
     slopes: Tensor
     """tau_k s_k, (K, 3)."""
@@ -48,7 +52,7 @@ class AffineLogits(NamedTuple):
 
 
 def read_logits(voronoi: SoftVoronoi) -> AffineLogits:
-    """The affine map behind a tessellation's logits, computed in float64 and kept so."""
+    """The affine map behind a tessellation's logits, in float64."""
     sharpness = voronoi.log_sharpness.detach().double().exp()
     positions = voronoi.directions.detach().double()
     if voronoi.config.on_sphere:
@@ -61,8 +65,8 @@ def read_logits(voronoi: SoftVoronoi) -> AffineLogits:
 class CubeCells:
     """The sphere as a cube's six faces, each cut into side x side cells of nearly equal size.
 
-    A cell's edges are great circles, so the point of it farthest from its centre is a corner. Poles and antimeridian
-    are ordinary places.
+    A cell's edges are great circles, so its point farthest from the centre is a corner. Poles and antimeridian are
+    ordinary places.
     """
 
     def __init__(self, side: int) -> None:
@@ -93,7 +97,7 @@ class CubeCells:
         return torch.nn.functional.normalize(xyz, dim=-1)
 
     def caps(self, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """Centres, (M, 3), and angular radii, (M,) in radians, of caps that hold the cells, in float64."""
+        """Centres, (M, 3), and radii, (M,) in radians, of caps around the cells, in float64."""
         corners = torch.tensor([(0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1)], dtype=torch.float64)
         xyz = self.points(cells, corners)
         half_chord = (xyz[:, 1:] - xyz[:, :1]).norm(dim=-1).amax(dim=-1) / 2
@@ -101,7 +105,7 @@ class CubeCells:
 
 
 def bound_weights(logits: AffineLogits, centres: Tensor, radii: Tensor) -> Tensor:
-    """What no site's weight exceeds anywhere in the caps, (M, K): (M, 3) centres and (M,) radii in radians."""
+    """Upper bounds of every site's weight within caps, (M, K), from centres (M, 3) and radii (M,) in radians."""
     at_centre = logits.at(centres)
     log_sum = at_centre.logsumexp(dim=-1, keepdim=True)
     tangent = torch.softmax(at_centre, dim=-1) @ logits.slopes  # m, (M, 3)
@@ -117,9 +121,9 @@ def bound_weights(logits: AffineLogits, centres: Tensor, radii: Tensor) -> Tenso
 
 
 def keep_sites(bounds: Tensor, epsilon: float) -> Tensor:
-    """Which sites stay, (M, K) bounds -> (M, K): those left out have bounds that add up to at most epsilon.
+    """Which sites stay, (M, K) bounds -> (M, K): the bounds of those left out add up to at most epsilon.
 
-    A threshold per cell is found by halving: at the lower end it always holds, since K sites of epsilon / K do.
+    Bisection finds a threshold per cell. The lower end always holds: K sites of epsilon / K add up to epsilon.
     """
     low = bounds.new_full((len(bounds), 1), math.log(epsilon / bounds.shape[1]))
     high = torch.full_like(low, math.log(2 * epsilon))
@@ -132,19 +136,22 @@ def keep_sites(bounds: Tensor, epsilon: float) -> Tensor:
 
 
 class SiteLists:
-    """For cells of one size, the sites that can matter in each; made when a cell is first met and remembered."""
+    """For cells of one size, the sites that can matter in each; a list is made when its cell is first met."""
 
     def __init__(self, logits: AffineLogits, side: int, epsilon: float = EPSILON) -> None:
         self.logits, self.epsilon, self.cells = logits, epsilon, CubeCells(side)
         self.known = torch.zeros(self.cells.count, dtype=torch.bool)
         self._lists: dict[int, Tensor] = {}
-        self.expected = self._sample_length()
-        """How long a list is on average, from a sample of cells."""
+        count = self.cells.count
+        sample = torch.linspace(0, count - 1, min(SAMPLED_CELLS, count), dtype=torch.float64).long()
+        self.prepare(sample)
+        self.expected = sum(len(self[cell]) for cell in sample.tolist()) / len(sample)
+        """The mean length of a list, from a sample of cells."""
 
     def prepare(self, cells: Tensor) -> None:
-        """Make the lists of these cells, (M,), where they are not known yet."""
+        """Make the lists of these cells, (M,), that are not known yet."""
         wanted = cells[~self.known[cells]]
-        for block in torch.split(wanted, max(1, NUMBERS_AT_ONCE // len(self.logits.offsets))):
+        for block in torch.split(wanted, max(1, CACHED_NUMBERS // len(self.logits.offsets))):
             kept = keep_sites(bound_weights(self.logits, *self.cells.caps(block)), self.epsilon)
             sites = torch.split(kept.nonzero()[:, 1].int(), kept.sum(-1).tolist())
             self._lists.update(zip(block.tolist(), (part.clone() for part in sites), strict=True))
@@ -154,33 +161,24 @@ class SiteLists:
         """The sites of a prepared cell, whole numbers in rising order."""
         return self._lists[cell]
 
-    def _sample_length(self, size: int = 24) -> float:
-        cells = torch.linspace(0, self.cells.count - 1, min(size, self.cells.count), dtype=torch.float64).long()
-        self.prepare(cells)
-        return sum(len(self[cell]) for cell in cells.tolist()) / len(cells)
-
-
-FINEST = 64
-"""Cells per edge of a cube's face at the finest; coarser sides are this one halved again and again."""
-
 
 class SortedPlaces(NamedTuple):
-    """Places one finest cell after another, cells along a curve that fills each coarser cell before the next."""
+    """Places sorted by finest cell, along a curve that fills each coarser cell before the next."""
 
     order: Tensor
-    """Which place comes where, (N,)."""
+    """The index of each place before sorting, (N,)."""
     fine: Tensor
-    """The rank of its finest cell along the curve, rising, (N,)."""
+    """The rank of each place's finest cell along the curve, rising, (N,)."""
 
-    def cells(self, side: int) -> Tensor:
-        """The cells at a coarser side, (N,)."""
-        return self.fine // fine_per_cell(side)
+    def count_cells(self, side: int) -> int:
+        """How many cells of a coarser side hold places."""
+        return len(torch.unique_consecutive(self.fine // fine_per_cell(side)))
 
 
 def sort_places(xyz: Tensor) -> SortedPlaces:
     """Sort directions, (N, 3) on the CPU, along the curve; within a finest cell by their coordinates.
 
-    So the order does not depend on how places were given, and nor does the last bit of their embeddings.
+    The order of the input therefore changes neither this order nor the last bit of an embedding.
     """
     ranks = _ranks()[CubeCells(FINEST).find(xyz).numpy()]
     order = np.lexsort((*xyz.T.numpy(), ranks))
@@ -194,7 +192,7 @@ def fine_per_cell(side: int) -> int:
 
 @functools.cache
 def cells_along_curve(side: int) -> Tensor:
-    """The number, in `CubeCells(side)`, of each cell along the curve, (6 side^2,)."""
+    """The numbers in `CubeCells(side)` of the cells along the curve, (6 side^2,)."""
     step = torch.arange(side)
     rank = _interleave(step)[:, None] * 2 + _interleave(step)  # (side, side)
     return torch.cat([face * side**2 + rank.flatten().argsort() for face in range(6)])
@@ -202,11 +200,8 @@ def cells_along_curve(side: int) -> Tensor:
 
 @functools.cache
 def _ranks() -> np.ndarray[tuple[int], np.dtype[np.int16]]:
-    """Where each finest cell stands along the curve; sixteen bits, for which numpy sorts by counting."""
-    along = cells_along_curve(FINEST).numpy()
-    ranks = np.empty(len(along), dtype=np.int16)
-    ranks[along] = np.arange(len(along), dtype=np.int16)
-    return ranks
+    """The rank of each finest cell along the curve, in sixteen bits, which numpy sorts by counting."""
+    return np.argsort(cells_along_curve(FINEST).numpy()).astype(np.int16)
 
 
 def _interleave(numbers: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
-"""Every linear map between the site mixture and the head's first activation, multiplied out once.
+"""The head, and every linear map between the site mixture and the head's first activation, multiplied out once.
 
 With f the mixture, a the token attention, C the subtraction of the mean and gamma, beta, eps the LayerNorm's own,
 
     entry(LayerNorm(b)) = W gamma C b / sqrt(mean (C b)^2 + eps) + W beta + bias,  b = (1 - alpha)(P f + p) + alpha z(a)
 
-is linear in f and a but for one number per place. So one product gives the token logits, C b and W gamma C b together,
-and the head's first layer is never computed by itself. Columns are places throughout: (rows, N).
+is linear in f and a except for one number per place. One product therefore gives the token logits, C b and W gamma C b
+together, and the head's first layer is never computed by itself. Columns are places throughout: (rows, N).
 
-Of C b only the length is used, so any Q with orthonormal columns that span it will do: |Q^T C b| = |C b|. It is a map
-of f and a (which sums to 1 and takes in the offset), so S + T rows are enough: fewer than D where sites are narrow.
+Only the length of C b is used, and |Q^T C b| = |C b| for any Q with orthonormal columns that span it. C b is a linear
+map of f and a (which sums to 1 and absorbs the offset), so S + T rows are enough: fewer than D where sites are narrow.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -21,11 +21,11 @@ from tessearth.encoder.head import ResidualBlock, ResidualHead
 from tessearth.encoder.model import SphericalVoronoiEncoder
 
 WORTH_TURNING = 0.8
-"""The share of rows of C b up to which having fewer of them is worth it; products like round numbers of rows."""
+"""The share of rows of C b up to which having fewer of them pays; products are fastest at round numbers of rows."""
 
 
 class Folded(NamedTuple):
-    """The maps in float32. Rows come in this order: token logits (T), C b (D or fewer), W gamma C b (H), f (S or 0)."""
+    """The maps in float32, with rows in this order: token logits (T), C b (D or fewer), W gamma C b (H), f (S or 0)."""
 
     mixture: Tensor
     """From the mixture, (rows, S)."""
@@ -41,11 +41,11 @@ class Folded(NamedTuple):
     blend_dim: int
     """Rows of C b."""
     spread: int
-    """What its square is divided by (D)."""
+    """What the square of its length is divided by (D)."""
     hidden_dim: int
     eps: float
     compares_directions: bool
-    """Whether token logits are divided by the mixture's length, which the rows of f are there for."""
+    """Whether token logits are divided by the mixture's length, for which there are rows of f."""
 
     def to(self, device: torch.device) -> "Folded":
         """The same on a device."""
@@ -55,7 +55,7 @@ class Folded(NamedTuple):
         return self._replace(**moved)
 
     def activate(self, mixed: Tensor, features: Tensor | None) -> Tensor:
-        """The head's first activation, (H, N), from mixed rows, (rows, N), which are used up.
+        """The head's first activation, (H, N), from mixed rows, (rows, N), which are overwritten.
 
         `features` are the coordinates' own, (N, 6 octaves).
         """
@@ -75,7 +75,7 @@ class Folded(NamedTuple):
 
 
 def fold(encoder: SphericalVoronoiEncoder, *, fewest_rows: bool = False) -> Folded:
-    """Multiply out an encoder's maps, in float64 to the last step; `fewest_rows` keeps of C b what its length needs."""
+    """Multiply out an encoder's maps in float64; `fewest_rows` keeps only the rows of C b that its length needs."""
     config, norm, entry = encoder.config, encoder.norm, encoder.head.entry
     width = config.output_dim
     weight = _wide(entry.weight)
@@ -85,12 +85,11 @@ def fold(encoder: SphericalVoronoiEncoder, *, fewest_rows: bool = False) -> Fold
     matrix, shift = _projection(encoder)
     share = 1.0 if encoder.tokens is None else 1 - config.token_gate
     logits, logit_shift = _token_logits(encoder)
-    itself = torch.eye(config.mixture_dim if config.cosine_attention and config.num_tokens else 0).double()
-    itself = itself.reshape(-1, config.mixture_dim)
+    compares_directions = config.cosine_attention and config.num_tokens > 0
+    itself = torch.eye(config.mixture_dim, dtype=torch.float64)[: config.mixture_dim if compares_directions else 0]
     tokens = torch.zeros(0, width) if encoder.tokens is None else encoder.tokens.tokens * config.token_gate
     parts = Parts(onwards @ matrix * share, onwards @ shift * share, onwards @ _wide(tokens).T)
-    if fewest_rows:
-        parts = _turn(parts, width)
+    parts = _turn(parts, width) if fewest_rows else parts
     no_shift = torch.zeros(len(itself), dtype=torch.float64)
     return Folded(
         mixture=_narrow(torch.cat((logits, parts.matrix, itself))),
@@ -103,7 +102,7 @@ def fold(encoder: SphericalVoronoiEncoder, *, fewest_rows: bool = False) -> Fold
         spread=width,
         hidden_dim=config.hidden_dim,
         eps=norm.eps,
-        compares_directions=len(itself) > 0,
+        compares_directions=compares_directions,
     )
 
 
@@ -121,10 +120,7 @@ class Parts(NamedTuple):
 def _turn(parts: Parts, width: int) -> Parts:
     """The first `width` rows, C b, turned so that all but a few of them are zero and can go."""
     matrix, shift, tokens = (part[:width] for part in parts)
-    if tokens.shape[1]:
-        maps = torch.cat((matrix, tokens + shift[:, None]), dim=1)
-    else:
-        maps = torch.cat((matrix, shift[:, None]), dim=1)
+    maps = torch.cat((matrix, tokens + shift[:, None] if tokens.shape[1] else shift[:, None]), dim=1)
     if maps.shape[1] > WORTH_TURNING * width:
         return parts
     turned = torch.linalg.qr(maps).R  # Q^T maps, (S + T, S + T)
@@ -145,7 +141,7 @@ def _projection(encoder: SphericalVoronoiEncoder) -> tuple[Tensor, Tensor]:
 
 
 def _token_logits(encoder: SphericalVoronoiEncoder) -> tuple[Tensor, Tensor]:
-    """The map to the token logits and its shift, (T, S) and (T,), the temperature taken in."""
+    """The map to the token logits and its shift, (T, S) and (T,), divided by the temperature."""
     tokens = encoder.tokens
     if tokens is None:
         return torch.zeros(0, encoder.config.mixture_dim).double(), torch.zeros(0).double()
@@ -165,58 +161,31 @@ def _narrow(tensor: Tensor) -> Tensor:
 
 
 GATHER_BELOW = 0.9
-"""The share of rows up to which bringing the others together costs less than multiplying them all."""
+"""The share of rows up to which gathering the others costs less than multiplying them all."""
 
 FEWEST_PLACES = 64
-"""Blocks of fewer places are cheaper without all this."""
-
-
-class CompactLayer:
-    """ReLU(W x + b) by the inputs that speak."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        self.columns = layer.weight.detach().T.contiguous()  # (inputs, outputs)
-        self.bias = layer.bias.detach().clone()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(inputs, N) -> (outputs, N)."""
-        x, rows = _speaking(x, self.columns)
-        return torch.addmm(self.bias[:, None], rows.T, x).relu_()
-
-
-class CompactHead:
-    """The head behind its first activation, which `folding` gives."""
-
-    def __init__(self, head: ResidualHead) -> None:
-        blocks = [block for block in head.blocks if isinstance(block, ResidualBlock)]
-        self.blocks = [(CompactLayer(block.first), CompactLayer(block.second)) for block in blocks]
-        self.exit = head.exit.weight.detach().T.contiguous()  # (hidden, outputs)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """First activations, (hidden, N), which are used up, to outputs, (N, outputs)."""
-        for first, second in self.blocks:
-            x = x.add_(second(first(x)))
-        x, rows = _speaking(x, self.exit)
-        return x.T @ rows
-
-
-def _speaking(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The units (inputs, N) that are above zero somewhere and the rows (inputs, outputs) they are multiplied with."""
-    if x.shape[1] < FEWEST_PLACES:
-        return x, rows
-    kept = (x.amax(1) > 0).nonzero()[:, 0]
-    if len(kept) > GATHER_BELOW * len(x):
-        return x, rows
-    return x.index_select(0, kept), rows.index_select(0, kept)
-
+"""In smaller blocks, multiplying all rows costs less."""
 
 Precision = Literal["float32", "float64", "bfloat16", "float16"]
 
 
 def network_dtype(precision: Precision) -> torch.dtype:
-    """What floating tensors of a network are held in."""
+    """The type of a network's floating tensors."""
     dtype: torch.dtype = getattr(torch, precision)
     return dtype
+
+
+class Layer(NamedTuple):
+    """ReLU(W x + b)."""
+
+    columns: Tensor
+    """W^T, (inputs, outputs)."""
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(inputs, N) -> (outputs, N), by the inputs that are above zero."""
+        x, rows = _active(x, self.columns)
+        return torch.addmm(self.bias[:, None], rows.T, x).relu_()
 
 
 class FastHead:
@@ -229,29 +198,54 @@ class FastHead:
 
     def __init__(self, head: ResidualHead, precision: Precision) -> None:
         """A head in float32, which is rounded in place."""
-        self.head, self.dtype = head, _arithmetic(precision)
-        if self.dtype != torch.float32:
-            head.to(self.dtype)
-        elif precision in ("bfloat16", "float16"):
-            with torch.no_grad():
-                for parameter in head.parameters():
-                    parameter.copy_(parameter.to(getattr(torch, precision)))
-        self.compact = CompactHead(head) if self.dtype == torch.float32 else None
+        self.dtype = _arithmetic(precision)
+        self.head = head.to(network_dtype(precision)).to(self.dtype)
+        self.blocks = [(_layer(block.first), _layer(block.second)) for block in residual_blocks(head)]
+        self.exit = head.exit.weight.detach().T.contiguous()  # (hidden, outputs)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether sums are in float32, where units that are zero are left out."""
+        return self.dtype == torch.float32
 
     def __call__(self, x: Tensor) -> Tensor:
-        """First activations, (H, N), to outputs, (N, D) in float32."""
-        if self.compact is not None:
-            return self.compact(x)
+        """First activations, (H, N), which are overwritten, to outputs, (N, D) in float32."""
+        if not self.is_wide:
+            return self._in_half(x)
+        for first, second in self.blocks:
+            x = x.add_(second(first(x)))
+        x, rows = _active(x, self.exit)
+        return x.T @ rows
+
+    def _in_half(self, x: Tensor) -> Tensor:
         x = x.T.to(self.dtype, memory_format=torch.contiguous_format)
-        for block in self.head.blocks:
-            assert isinstance(block, ResidualBlock)
+        for block in residual_blocks(self.head):
             x = x.add_(block.second(block.first(x).relu_()).relu_())
         out: Tensor = self.head.exit(x)
         return out.float()
 
 
+def residual_blocks(head: ResidualHead) -> list[ResidualBlock]:
+    """A head's blocks, in order."""
+    return [block for block in head.blocks if isinstance(block, ResidualBlock)]
+
+
+def _layer(linear: nn.Linear) -> Layer:
+    return Layer(linear.weight.detach().T.contiguous(), linear.bias.detach())
+
+
+def _active(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The units (inputs, N) that are above zero somewhere and the rows (inputs, outputs) they are multiplied with."""
+    if x.shape[1] < FEWEST_PLACES:
+        return x, rows
+    kept = (x.amax(1) > 0).nonzero()[:, 0]
+    if len(kept) > GATHER_BELOW * len(x):
+        return x, rows
+    return x.index_select(0, kept), rows.index_select(0, kept)
+
+
 def _arithmetic(precision: Precision) -> torch.dtype:
-    """What sums are taken in: half precision only where it is not emulated, several times slower than float32."""
+    """The type of sums: half precision only where the processor has it; emulated it is several times slower."""
     probes = {"bfloat16": "_is_avx512_bf16_supported", "float16": "_is_amx_fp16_supported"}
     if precision in probes and getattr(torch.cpu, probes[precision], bool)():
         return network_dtype(precision)

@@ -1,6 +1,6 @@
-"""One tessellation's part in a block of places, by whichever way is cheapest: series, lists of sites, or all of them.
+"""One tessellation's part in a block of places, in the cheapest way: series, lists of sites, or all of them.
 
-Which way is a function of the places alone, never of what was embedded before: the same places give the same bytes.
+The way is a function of the places alone, never of earlier calls: the same places give the same bytes.
 """
 
 import math
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tessearth.embedding.fast.bounds import (
+    CACHED_NUMBERS,
     EPSILON,
     FINEST,
     AffineLogits,
@@ -24,21 +25,15 @@ from tessearth.embedding.fast.series import CellTable, CellTables
 SIDES = (4, 8, 16, 32, 64)
 """Cells per edge of a cube's face that are considered, coarse to fine."""
 
-FEWEST_SITES = 512
-"""Below this the plain form is so cheap that nothing else is tried."""
-
-FEWEST_PLACES = 256
-"""The same for places at once."""
+FEWEST_SITES, FEWEST_PLACES = 512, 256
+"""Below either the plain form is so cheap that nothing else is tried."""
 
 SHORT_RUN = 24
-"""Fewer places than this in a row of one cell are multiplied faster as rows than as columns."""
-
-NUMBERS_AT_ONCE = 2**21
-"""Of the weights held at once: 8 MB of float32 stay in a CPU's last cache."""
+"""Below this many places in a row of one cell, a product by rows is faster than one by columns."""
 
 
 class Cost:
-    """What things cost, in multiply-adds of a matrix product; measured on two AVX2 cores, only ratios matter."""
+    """The cost of each step, in multiply-adds of a matrix product; measured on two AVX2 cores, only ratios matter."""
 
     weight = 200.0
     """One logit and its share in a softmax."""
@@ -55,12 +50,12 @@ class Cost:
     series = 3e8
     """Making a cell's series, for a few thousand sites."""
     few_places = 6000.0
-    """What is kept must pay at once for a batch of so many places. Of larger ones it is taken to be used again, the
-    oftener the larger they are: full batches have others behind them."""
+    """In a batch of this many places or fewer, what is kept must pay at once. In a larger one it is assumed to be used
+    again, the more often the larger the batch: full batches have others behind them."""
 
 
 class Way(NamedTuple):
-    """How a batch is mixed: by series, by lists, or plainly where both are None."""
+    """How a batch is mixed: by series, by lists, or by all sites where both are None."""
 
     series: CellTables | None = None
     lists: SiteLists | None = None
@@ -79,14 +74,15 @@ class TessellationMixture:
     def choose(self, places: SortedPlaces) -> Way:
         """The cheapest way for a batch."""
         count = len(places.fine)
-        if len(self.rows) < FEWEST_SITES or count < FEWEST_PLACES:
-            return Way()
         best, least = Way(), self._plain_cost(count)
-        for ways in (self._series_ways(places), self._list_ways(places)):
-            for way, cost in ways:
+        if len(self.rows) < FEWEST_SITES or count < FEWEST_PLACES:
+            return best
+        for offers in (self._offer_series(places), self._offer_lists(places)):
+            for way, cost in offers:
                 if cost > 1.5 * least:  # finer cells hold fewer places each: past the best it only gets worse
                     break
-                best, least = (way, cost) if cost < least else (best, least)
+                if cost < least:
+                    best, least = way, cost
         return best
 
     def add_to(self, mixed: Tensor, xyz: Tensor, fine: Tensor, way: Way) -> None:
@@ -94,9 +90,8 @@ class TessellationMixture:
         if way.series is not None:
             self._add_by_finest_lists(mixed, xyz, fine, self._add_series(mixed, xyz, fine, way.series))
             return
-        lists = way.lists
-        left = torch.arange(len(xyz)) if lists is None else self._add_listed(mixed, xyz, fine, lists)
-        for part in torch.split(left, max(1, NUMBERS_AT_ONCE // len(self.rows))) if len(left) else ():
+        left = torch.arange(len(xyz)) if way.lists is None else self._add_listed(mixed, xyz, fine, way.lists)
+        for part in torch.split(left, max(1, CACHED_NUMBERS // len(self.rows))) if len(left) else ():
             mixture = torch.softmax(self.logits.at(xyz.index_select(0, part)), dim=-1) @ self.rows
             if len(part) == mixed.shape[1]:
                 mixed.addmm_(self.onwards, mixture.T)
@@ -104,7 +99,7 @@ class TessellationMixture:
                 mixed.index_add_(1, part, self.onwards @ mixture.T)
 
     def _add_series(self, mixed: Tensor, xyz: Tensor, fine: Tensor, series: CellTables) -> Tensor:
-        """Those that have a series, by it; the positions of the others are left, (M,)."""
+        """Add the places that have a series; the positions of the others are returned, (M,)."""
         leaves = series.find(fine)
         found, counts = torch.unique_consecutive(leaves, return_counts=True)
         tables = [series.table(leaf) if leaf >= 0 else None for leaf in found.tolist()]
@@ -116,15 +111,15 @@ class TessellationMixture:
         if series.is_folded and len(xyz) >= SHORT_RUN * len(runs):
             for table, here in _in_runs(runs):
                 mixed[:, here].addmm_(table.rows.T, terms[: len(table.total), here])
-            return (leaves < 0).nonzero()[:, 0]
-        rows, by_place = torch.zeros(len(xyz), series.width), terms.T.contiguous()
-        for table, here in _in_runs(runs):
-            torch.mm(by_place[here, : len(table.total)], table.rows, out=rows[here])
-        mixed.add_(rows.T) if series.is_folded else mixed.addmm_(self.onwards, rows.T)
+        else:
+            rows, by_place = torch.zeros(len(xyz), series.width), terms.T.contiguous()
+            for table, here in _in_runs(runs):
+                torch.mm(by_place[here, : len(table.total)], table.rows, out=rows[here])
+            mixed.add_(rows.T) if series.is_folded else mixed.addmm_(self.onwards, rows.T)
         return (leaves < 0).nonzero()[:, 0]
 
     def _add_by_finest_lists(self, mixed: Tensor, xyz: Tensor, fine: Tensor, left: Tensor) -> None:
-        """Places where sharp sites meet, so that no cell around them has a series: by a list for each finest cell."""
+        """Add places where sharp sites meet, so that no cell around them has a series: a list for each finest cell."""
         if not len(left):
             return
         lists = self._lists_at(FINEST)
@@ -140,7 +135,7 @@ class TessellationMixture:
         mixed.index_add_(1, left, self.onwards @ mixture.T)
 
     def _add_listed(self, mixed: Tensor, xyz: Tensor, fine: Tensor, lists: SiteLists) -> Tensor:
-        """Those in cells that hold enough places, by their lists; the positions of the others are left, (M,)."""
+        """Add the places in cells that hold enough of them; the positions of the others are returned, (M,)."""
         if self._folded is None:
             self._folded = self.rows @ self.onwards.T
         positions, counts = torch.unique_consecutive(fine // fine_per_cell(lists.cells.side), return_counts=True)
@@ -158,32 +153,34 @@ class TessellationMixture:
             start += count
         return torch.cat(left) if left else torch.arange(0)
 
-    def _series_ways(self, places: SortedPlaces) -> "list[tuple[Way, float]]":
-        found, uses = [], _expected_uses(len(places.fine))
+    def _offer_series(self, places: SortedPlaces) -> Iterator[tuple[Way, float]]:
+        """Series of each size that may pay, with what they cost."""
+        count = len(places.fine)
+        uses, plain = _expected_uses(count), self._plain_cost(count)
         for side in SIDES[:-1]:
-            met = len(torch.unique_consecutive(places.cells(side)))
-            if met * Cost.series / uses > self._plain_cost(len(places.fine)):
+            if places.count_cells(side) * Cost.series / uses > plain:
                 break
             series = self._series_at(side)
-            met = len(torch.unique_consecutive(places.cells(series.sample.side)))
+            met = places.count_cells(series.sample.side)
             making = met * (Cost.leaf + Cost.series / (uses if series.fits else 1))
             each = series.sample.terms * (series.width + Cost.term)
             each += 0 if series.is_folded else self.rows.shape[1] * len(self.onwards)
-            plain = (1 - series.sample.share) * self._plain_cost(len(places.fine))
-            found.append((Way(series=series), making + len(places.fine) * series.sample.share * each + plain))
-        return found
+            yield (
+                Way(series=series),
+                making + count * series.sample.share * each + (1 - series.sample.share) * plain,
+            )
 
-    def _list_ways(self, places: SortedPlaces) -> "list[tuple[Way, float]]":
-        found, uses = [], _expected_uses(len(places.fine))
+    def _offer_lists(self, places: SortedPlaces) -> Iterator[tuple[Way, float]]:
+        """Lists of each size that may pay, with what they cost."""
+        count = len(places.fine)
+        uses = _expected_uses(count)
         for side in SIDES:
-            met = len(torch.unique_consecutive(places.cells(side)))
-            if met * Cost.cell > self._plain_cost(len(places.fine)):
+            met = places.count_cells(side)
+            if met * Cost.cell > self._plain_cost(count):
                 break
             lists = self._lists_at(side)
             making = met * (self._cell_cost(lists) + len(self.rows) * Cost.bound / uses)
-            each = lists.expected * (len(self.onwards) + Cost.weight)
-            found.append((Way(lists=lists), making + len(places.fine) * each))
-        return found
+            yield Way(lists=lists), making + count * self._listed_cost(lists)
 
     def _series_at(self, side: int) -> CellTables:
         if side not in self._series:
@@ -202,9 +199,12 @@ class TessellationMixture:
     def _cell_cost(self, lists: SiteLists) -> float:
         return lists.expected * len(self.onwards) * Cost.gathered + Cost.cell
 
+    def _listed_cost(self, lists: SiteLists) -> float:
+        return lists.expected * (len(self.onwards) + Cost.weight)
+
     def _fewest(self, lists: SiteLists) -> int:
         """How many places a cell must hold for its list to pay."""
-        saved = self._plain_cost(1) - lists.expected * (len(self.onwards) + Cost.weight)
+        saved = self._plain_cost(1) - self._listed_cost(lists)
         return math.ceil(self._cell_cost(lists) / saved) if saved > 0 else 2**62
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _expected_uses(places: int) -> float:
 
 
 def _in_runs(runs: list[tuple[CellTable | None, int]]) -> Iterator[tuple[CellTable, slice]]:
-    """The tables that are there, with the places each is for."""
+    """The tables that exist, each with the places it is for."""
     start = 0
     for table, count in runs:
         if table is not None:

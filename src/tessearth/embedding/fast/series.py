@@ -17,7 +17,7 @@ misplaces is at most delta = sum_k w_k sup|g_k - series|, which is bounded, not 
 import math
 import threading
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,22 +44,22 @@ MOST_SWELLING = 32.0
 """How much larger than its least value the sum below may get: it magnifies the rounding of float32."""
 
 ELLIPSES = torch.tensor([1.25**power for power in range(1, 13)], dtype=torch.float64)
-"""The parameters rho that bounds are taken at; every site is free to choose its best."""
+"""The parameters rho at which bounds are taken; each site takes the lowest of its bounds."""
 
 EDGE_SAMPLES = 33
 
 
-class Charts(NamedTuple):
-    """Cells with flat coordinates: (<x, across_0>, <x, across_1>) / half lies in [-1, 1]^2 for every x of the cell."""
+class Chart(NamedTuple):
+    """A cell with flat coordinates: (<x, across_0>, <x, across_1>) / half lies in [-1, 1]^2 for every x of the cell."""
 
-    centres: Tensor
-    """(M, 3)."""
-    radii: Tensor
-    """Of the caps that hold the cells, in radians, (M,)."""
+    centre: Tensor
+    """(3,)."""
+    radius: Tensor
+    """Of the cap that holds the cell, in radians, ()."""
     across: Tensor
-    """Two unit vectors at right angles to the centre and each other, (M, 2, 3)."""
+    """Two unit vectors at right angles to the centre and each other, (2, 3)."""
     half: Tensor
-    """Half the cell's width along them, (M, 2)."""
+    """Half the cell's width along them, (2,)."""
 
 
 class Expansion(NamedTuple):
@@ -70,34 +70,37 @@ class Expansion(NamedTuple):
     coefficients: Tensor
     """C w, (terms, K') in float64, terms by rising degree."""
     misplaced: float
-    """The share that is misplaced at most, sites left out and terms left out together."""
+    """The most that is misplaced of a place's shares, by sites and by terms left out together."""
 
 
-def build_charts(cells: CubeCells, which: Tensor) -> Charts:
-    """Flat coordinates for some cells, in float64."""
+def build_chart(cells: CubeCells, cell: int) -> Chart:
+    """Flat coordinates for a cell, in float64."""
+    which = torch.tensor([cell])
     centres, radii = cells.caps(which)
-    edge = _edges(cells, which)  # (M, 4, samples, 3)
+    along = torch.linspace(0, 1, EDGE_SAMPLES, dtype=torch.float64)
+    low, high = torch.zeros_like(along), torch.ones_like(along)
+    edges = ((along, low), (along, high), (low, along), (high, along))  # the last one towards larger first steps
+    steps = torch.stack([torch.stack(edge, dim=-1) for edge in edges]).reshape(-1, 2)
+    edge = cells.points(which, steps).reshape(1, 4, EDGE_SAMPLES, 3)
     towards = edge[:, 3, EDGE_SAMPLES // 2]
     first = torch.nn.functional.normalize(towards - (towards * centres).sum(-1, keepdim=True) * centres, dim=-1)
     across = torch.stack((first, torch.linalg.cross(centres, first, dim=-1)), dim=1)
     # Along a great circle <x, e> bends by at most 1, so between samples it rises by at most gap^2 / 8.
     gap = (edge[:, :, 1:] - edge[:, :, :-1]).norm(dim=-1).amax(dim=(1, 2))
     half = torch.einsum("mesx,max->mesa", edge, across).abs().amax(dim=(1, 2)) + gap[:, None].square() / 7 + ROUNDING
-    return Charts(centres, radii, across, half)
+    return Chart(centres[0], radii[0], across[0], half[0])
 
 
-def expand(
-    logits: AffineLogits, charts: Charts, number: int, epsilon: float, most_degree: int = MOST_DEGREE
-) -> Expansion | None:
-    """The series of one cell that misplaces at most epsilon of a place's shares; None where none short enough does."""
+def expand(logits: AffineLogits, chart: Chart, epsilon: float, most_degree: int = MOST_DEGREE) -> Expansion | None:
+    """The series of a cell that misplaces at most epsilon of a place's shares; None where none short enough does."""
     device = logits.slopes.device
-    centre, radius, across, half = (part[number].to(device) for part in charts)
+    centre, radius, across, half = (part.to(device) for part in chart)
     bounds = bound_weights(logits, centre[None], radius[None])
     sites = keep_sites(bounds, epsilon / 2)[0].nonzero()[:, 0]
     logits = logits.of(sites)
     shares = torch.log_softmax(logits.at(centre[None])[0], dim=0)
     lean = logits.slopes - shares.exp() @ logits.slopes  # a_k - m, (K', 3)
-    nodes, unseen = _choose_nodes(lean, shares, centre, across, half, epsilon / 4)
+    nodes, unseen = _choose_nodes(lean, shares, Chart(centre, radius, across, half), epsilon / 4)
     if nodes == 0:
         return None
     series = _transform(lean, shares, centre, across * half[:, None], nodes)  # (nodes, nodes, K')
@@ -114,8 +117,13 @@ def term_degrees(degree: int) -> Tensor:
     return torch.tensor([(total - j, j) for total in range(degree + 1) for j in range(total + 1)])
 
 
+def count_terms(degree: int) -> int:
+    """How many terms a series of a degree has."""
+    return (degree + 1) * (degree + 2) // 2
+
+
 def series_degree(terms: int) -> int:
-    """The degree of a series of so many terms."""
+    """The degree of a series with this many terms."""
     return (math.isqrt(8 * terms + 1) - 3) // 2
 
 
@@ -132,19 +140,8 @@ def evaluate_terms(flat: Tensor, degree: int) -> Tensor:
     return powers[:, 0].index_select(0, first).mul_(powers[:, 1].index_select(0, second))
 
 
-def _edges(cells: CubeCells, which: Tensor) -> Tensor:
-    """Points along each cell's four edges, (M, 4, samples, 3); the last edge is the one towards larger first steps."""
-    along = torch.linspace(0, 1, EDGE_SAMPLES, dtype=torch.float64)
-    low, high = torch.zeros_like(along), torch.ones_like(along)
-    ways = ((along, low), (along, high), (low, along), (high, along))
-    steps = torch.stack([torch.stack(way, dim=-1) for way in ways]).reshape(-1, 2)
-    return cells.points(which, steps).reshape(-1, 4, EDGE_SAMPLES, 3)
-
-
-def _choose_nodes(
-    lean: Tensor, shares: Tensor, centre: Tensor, across: Tensor, half: Tensor, epsilon: float
-) -> tuple[int, float]:
-    """How many nodes a side see all but epsilon, and how much they do not see at most; 0 when too many are needed.
+def _choose_nodes(lean: Tensor, shares: Tensor, chart: Chart, epsilon: float) -> tuple[int, float]:
+    """How many nodes a side see all but epsilon, and a bound of what they do not see; 0 when too many are needed.
 
     With |u|, |v| <= B half in the ellipse, B = (rho + 1/rho) / 2, the sphere's own bend 1 - sqrt(1 - u^2 - v^2) is at
     most 1 - sqrt(1 - |B half|^2) in modulus, so log M <= sum |<a_k - m, across>| B half + |<a_k - m, c>| bend. Series
@@ -152,11 +149,12 @@ def _choose_nodes(
     """
     ellipses = ELLIPSES.to(lean.device)
     reach = (ellipses + 1 / ellipses) / 2
-    inside = (reach * half.norm()).square()
+    inside = (reach * chart.half.norm()).square()
     usable = inside < 0.9
     rho, reach, bend = ellipses[usable], reach[usable], 1 - torch.sqrt(1 - inside[usable])
-    steep = (lean @ across.T).abs() @ half  # (K',)
-    largest = shares[:, None] + steep[:, None] * reach + (lean @ centre).abs()[:, None] * bend  # log w_k M, (K', rho)
+    steep = (lean @ chart.across.T).abs() @ chart.half  # (K',)
+    away = (lean @ chart.centre).abs()
+    largest = shares[:, None] + steep[:, None] * reach + away[:, None] * bend  # log w_k M, (K', rho)
     for nodes in NODES:
         beyond = math.log(16) - nodes * rho.log() - 2 * torch.log1p(-1 / rho)
         unseen = float((largest + beyond).amin(-1).exp().sum()) if len(rho) else math.inf
@@ -189,15 +187,15 @@ def _choose_degree(sizes: Tensor, epsilon: float) -> tuple[int, float]:
 
 
 TABLE_BYTES = 2**30
-"""The most that one tessellation's tables may take; the least lately used are dropped and made again when needed."""
+"""The most that one tessellation's tables may take; the least recently used are dropped and made again when needed."""
 
 COARSE = 4
-"""Cells per edge of a cube's face that sites are sought in first."""
+"""Cells per edge of a cube's face in which sites are sought first."""
 COARSE_SHARE = 1 / 16
-"""How much of epsilon that may leave out."""
+"""The share of epsilon that this first search may leave out."""
 
 CHANGES = threading.RLock()
-"""Held while what is kept changes: blocks are embedded by several threads, and making a table twice does no harm."""
+"""Held while what is kept changes: several threads embed blocks, and making a table twice does no harm."""
 
 SAMPLED_CELLS = 8
 UNKNOWN, WITHOUT_SERIES = -1, -2
@@ -207,20 +205,25 @@ class CellTable(NamedTuple):
     """A cell's series."""
 
     rows: Tensor
-    """(terms, W): what the terms add to the sum above; the terms of one row side by side in memory."""
+    """(terms, W): what the terms add to the sum above; the terms of one row are contiguous in memory."""
     total: Tensor
     """(terms,): and to the sum below."""
 
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes."""
+        return self.rows.nbytes + self.total.nbytes
+
 
 class Frame(NamedTuple):
-    """What turns a place into the terms of a leaf, on the CPU."""
+    """What turns a place into the terms of a leaf, on the CPU; of several leaves when stacked, (L, ...) each."""
 
     across: Tensor
     """(2, 3)."""
     half: Tensor
     """(2,)."""
     total: Tensor
-    """The table's, with zeros up to the longest series there may be."""
+    """The table's, padded with zeros to the length of the longest series allowed."""
 
 
 class Leaf(NamedTuple):
@@ -229,26 +232,28 @@ class Leaf(NamedTuple):
     side: int
     position: int
     """Along the curve."""
+    frame: Frame
 
 
 class Sample(NamedTuple):
-    """What a few places tell of all cells."""
+    """What a few cells tell about all of them."""
 
     terms: float
-    """How long the series of a place is on average."""
+    """The mean length of a place's series."""
     all_terms: float
-    """How long all series of the sphere are together."""
+    """The length of all series of the sphere together."""
     share: float
-    """For which share of the sphere there is one."""
+    """The share of the sphere that has series."""
     side: int
-    """Of a leaf of the average size."""
+    """Of a leaf of the mean size."""
 
 
 class CellTables:
     """Series for cells of one size, and for smaller ones within those that are too sharp to have one.
 
-    `rows` are the sites' own (K, S), `onwards` the map (W, S) behind their mixture: folded into the tables while those
-    of the whole sphere find room, and left to the caller (`is_folded` False) when only the narrower ones do.
+    `rows` are the sites' own (K, S), `onwards` the map (W, S) behind their mixture. It is folded into the tables if
+    those of the whole sphere then fit into `room` bytes; otherwise (`is_folded` False) the caller applies it. Tables
+    are made where `logits`, `rows` and `onwards` lie.
     """
 
     def __init__(
@@ -262,21 +267,23 @@ class CellTables:
         most_degree: int = MOST_DEGREE,
         room: int | None = None,
     ) -> None:
-        """Everything is made where `logits`, `rows` and `onwards` lie; `room` is in bytes, `TABLE_BYTES` by default."""
         self.logits, self.rows, self.onwards, self.side = logits, rows, onwards, side
-        self.epsilon, self.most_degree, self.room = epsilon, most_degree, room
+        self.epsilon, self.most_degree, self.room = epsilon, most_degree, TABLE_BYTES if room is None else room
         self.leaf_of = torch.full((6 * FINEST**2,), UNKNOWN, dtype=torch.long)
         """The leaf that each finest cell lies in."""
         self.leaves: list[Leaf] = []
         self._divided: set[tuple[int, int]] = set()
-        self._frames: list[Frame] = []
-        self._stacked: Frame | None = None
+        self._near: dict[int, Tensor] = {}
+        self._frames: Frame | None = None
         self._tables: OrderedDict[int, CellTable] = OrderedDict()
         self._bytes = 0
-        self._near: dict[int, Tensor] = {}
         self.is_folded = True
         self.sample = self._sample()
-        self.is_folded = self._size_of_all(len(onwards)) <= self.space
+        self.is_folded = 4 * self.sample.all_terms * len(onwards) <= self.room
+        self.width = len(onwards) if self.is_folded else rows.shape[1]
+        """How wide the tables' rows are."""
+        self.fits = 4 * self.sample.all_terms * self.width <= self.room
+        """Whether the tables of the whole sphere fit into `room`, roughly."""
         self._tables.clear()
         self._bytes = 0
 
@@ -290,11 +297,12 @@ class CellTables:
         return self.leaf_of[fine] if len(unknown) else leaves
 
     def frames(self) -> Frame:
-        """Those of all leaves found so far, (L, ...) each."""
+        """The frames of all leaves found so far, stacked."""
         with CHANGES:
-            if self._stacked is None or len(self._stacked.half) < len(self._frames):
-                self._stacked = Frame(*(torch.stack(parts) for parts in zip(*self._frames, strict=True)))
-            return self._stacked
+            if self._frames is None or len(self._frames.half) < len(self.leaves):
+                frames = [leaf.frame for leaf in self.leaves]
+                self._frames = Frame(*(torch.stack(parts) for parts in zip(*frames, strict=True)))
+            return self._frames
 
     def terms(self, xyz: Tensor, leaves: Tensor, count: int) -> Tensor:
         """The first terms of places in their leaves, each divided by the sum below, (N, 3), (N,) -> (count, N)."""
@@ -309,29 +317,10 @@ class CellTables:
             if leaf in self._tables:
                 self._tables.move_to_end(leaf)
                 return self._tables[leaf]
-        side, position = self.leaves[leaf]
-        made = self._make(side, position)
-        if made is None:
-            raise AssertionError("a cell that had a series has none")
-        return self._keep(leaf, made[1])
-
-    @property
-    def width(self) -> int:
-        """How wide the tables' rows are."""
-        return len(self.onwards) if self.is_folded else self.rows.shape[1]
-
-    @property
-    def space(self) -> int:
-        """How many bytes of tables are kept."""
-        return TABLE_BYTES if self.room is None else self.room
-
-    @property
-    def fits(self) -> bool:
-        """Whether the tables of the whole sphere find room, roughly."""
-        return self._size_of_all(self.width) <= self.space
-
-    def _size_of_all(self, width: int) -> float:
-        return 4.0 * self.sample.all_terms * width
+        made = self._make(self.leaves[leaf].side, self.leaves[leaf].position)
+        assert made is not None
+        self._keep(leaf, made[1])
+        return made[1]
 
     def _search(self, cell: int) -> None:
         """Find the largest cell around a finest one that has a series."""
@@ -341,36 +330,36 @@ class CellTables:
             made = None if (side, position) in self._divided else self._make(side, position)
             within = slice(position * size, (position + 1) * size)
             if made is not None:
-                self._add(Leaf(side, position), within, *made)
+                self._add(Leaf(side, position, made[0]), within, made[1])
                 return
             self._divided.add((side, position))
             side *= 2
         self.leaf_of[within] = WITHOUT_SERIES
 
-    def _add(self, leaf: Leaf, within: slice, chart: Charts, table: CellTable) -> None:
-        most = (self.most_degree + 1) * (self.most_degree + 2) // 2
-        total = torch.nn.functional.pad(table.total.cpu(), (0, most - len(table.total)))
-        frame = Frame(chart.across[0].float(), chart.half[0].float(), total)
+    def _add(self, leaf: Leaf, within: slice, table: CellTable) -> None:
         with CHANGES:
-            if self.leaf_of[within.start] != UNKNOWN:  # another thread made the same one meanwhile
+            if self.leaf_of[within.start] != UNKNOWN:  # another thread has made the same one meanwhile
                 return
-            self._frames.append(frame)
             self._keep(len(self.leaves), table)
             self.leaves.append(leaf)
             self.leaf_of[within] = len(self.leaves) - 1
 
-    def _make(self, side: int, position: int) -> tuple[Charts, CellTable] | None:
-        chart = build_charts(CubeCells(side), cells_along_curve(side)[position : position + 1])
+    def _make(self, side: int, position: int) -> tuple[Frame, CellTable] | None:
+        """The frame and the table of a cell along the curve; None where it has no series."""
+        chart = build_chart(CubeCells(side), int(cells_along_curve(side)[position]))
         near = self._near_sites(position // (side // COARSE) ** 2)
-        series = expand(self.logits.of(near), chart, 0, (1 - COARSE_SHARE) * self.epsilon, self.most_degree)
+        series = expand(self.logits.of(near), chart, (1 - COARSE_SHARE) * self.epsilon, self.most_degree)
         if series is None:
             return None
         rows = series.coefficients.float() @ self.rows.index_select(0, near[series.sites])
         across = self.onwards @ rows.T if self.is_folded else rows.T.contiguous()
-        return chart, CellTable(across.T, series.coefficients.sum(1).float())
+        table = CellTable(across.T, series.coefficients.sum(1).float())
+        longest = count_terms(self.most_degree)
+        total = torch.nn.functional.pad(table.total.cpu(), (0, longest - len(table.total)))
+        return Frame(chart.across.float(), chart.half.float(), total), table
 
     def _near_sites(self, position: int) -> Tensor:
-        """The sites that can matter somewhere in a coarse cell, so that the cells in it look at these alone."""
+        """The sites that can matter somewhere in a coarse cell; the cells within it consider these alone."""
         if position not in self._near:
             centre, radius = CubeCells(COARSE).caps(cells_along_curve(COARSE)[position : position + 1])
             device = self.logits.slopes.device
@@ -378,14 +367,14 @@ class CellTables:
             self._near[position] = keep_sites(bounds, COARSE_SHARE * self.epsilon)[0].nonzero()[:, 0]
         return self._near[position]
 
-    def _keep(self, leaf: int, table: CellTable) -> CellTable:
+    def _keep(self, leaf: int, table: CellTable) -> None:
+        """Keep a table, and drop the least recently used while there is no room."""
         with CHANGES:
             if leaf not in self._tables:
                 self._tables[leaf] = table
-                self._bytes += _size(table)
-            while self._bytes > self.space and len(self._tables) > 1:
-                self._bytes -= _size(self._tables.popitem(last=False)[1])
-        return table
+                self._bytes += table.nbytes
+            while self._bytes > self.room and len(self._tables) > 1:
+                self._bytes -= self._tables.popitem(last=False)[1].nbytes
 
     def _sample(self) -> Sample:
         found = self.find(torch.linspace(0, len(self.leaf_of) - 1, SAMPLED_CELLS, dtype=torch.float64).long())
@@ -397,10 +386,3 @@ class CellTables:
         length = sum(terms) / max(1, len(terms))
         side = 2 ** round(math.log2(max(self.side**2, every / max(1.0, length) / 6)) / 2)
         return Sample(length, every, len(terms) / SAMPLED_CELLS, min(side, FINEST))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_tables": OrderedDict(), "_bytes": 0, "_near": {}}
-
-
-def _size(table: CellTable) -> int:
-    return table.rows.nbytes + table.total.nbytes

@@ -2,13 +2,12 @@
 """Fused steps for a GPU, in Triton: what lies between places and the head's first activation stays in registers.
 
 `first_activations` evaluates each place's series, multiplies its cell's table, attends the tokens and normalises;
-`mix_sites` is the softmax over all sites times their rows; neither writes an array of places by sites. `linear` is a
-layer of a float32 head. Triton comes with CUDA builds of PyTorch;
-without it `is_available` is False and callers take the plain path.
+`linear` is a layer of a float32 head; `finish` normalises and sorts back. Triton comes with CUDA builds of PyTorch;
+without it `is_available` is False and callers do without kernels.
 """
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ except ImportError:
 
 
 class Shape(NamedTuple):
-    """How a kernel's work is cut; which is fastest is measured by benchmarks/speed.py."""
+    """How a kernel's work is cut; benchmarks/speed.py measures which is fastest."""
 
     places: int = 128
     tile: int = 128
@@ -34,6 +33,31 @@ LINEAR_SHAPE = Shape(places=128, tile=128, warps=8, stages=3)
 
 MOST_TERMS = 128
 """Terms of a series that one tile holds: degree 14."""
+
+
+class Tables(NamedTuple):
+    """The series of every cell, padded to one length."""
+
+    rows: Tensor
+    """(L, MOST_TERMS, T + D + H)."""
+    total: Tensor
+    """(L, MOST_TERMS)."""
+    degrees: Tensor
+    """Of the terms, (MOST_TERMS, 2)."""
+
+
+class Maps(NamedTuple):
+    """What a kernel needs of the folded maps."""
+
+    offset: Tensor
+    """(T + D + H,)."""
+    tokens: Tensor
+    """(T, D + H), in the precision of the tables."""
+    bias: Tensor
+    """(H,)."""
+    eps: float
+    is_complete: bool
+    """Whether nothing is added before the first activation is rectified."""
 
 
 def is_available(device: torch.device) -> bool:
@@ -112,47 +136,6 @@ if triton is not None:
             tl.store(out + place.to(tl.int64)[:, None] * HIDDEN + here[None, :], part)
 
     @triton.jit
-    def _mix_sites(
-        xyz,
-        slopes,
-        offsets,
-        rows,
-        out,
-        count,
-        SITES: tl.constexpr,  # noqa: N803
-        WIDTH: tl.constexpr,  # noqa: N803
-        PLACES: tl.constexpr,  # noqa: N803
-        TILE: tl.constexpr,  # noqa: N803
-        AT_ONCE: tl.constexpr,  # noqa: N803
-        PRECISION: tl.constexpr,  # noqa: N803
-    ):
-        place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
-        column = tl.program_id(1) * TILE + tl.arange(0, TILE)
-        inside = place < count
-        x = tl.load(xyz + 3 * place, mask=inside, other=0.0)
-        y = tl.load(xyz + 3 * place + 1, mask=inside, other=0.0)
-        z = tl.load(xyz + 3 * place + 2, mask=inside, other=0.0)
-        most = tl.full((PLACES,), float("-inf"), dtype=tl.float32)
-        total = tl.zeros((PLACES,), dtype=tl.float32)
-        mixed = tl.zeros((PLACES, TILE), dtype=tl.float32)
-        for start in range(0, SITES, AT_ONCE):
-            site = start + tl.arange(0, AT_ONCE)
-            known = site < SITES
-            logits = x[:, None] * tl.load(slopes + site, mask=known, other=0.0)[None, :]
-            logits += y[:, None] * tl.load(slopes + SITES + site, mask=known, other=0.0)[None, :]
-            logits += z[:, None] * tl.load(slopes + 2 * SITES + site, mask=known, other=0.0)[None, :]
-            logits += tl.load(offsets + site, mask=known, other=float("-inf"))[None, :]
-            higher = tl.maximum(most, tl.max(logits, axis=1))
-            fade = tl.exp2(most - higher)
-            weights = tl.exp2(logits - higher[:, None])
-            total = total * fade + tl.sum(weights, axis=1)
-            row = tl.load(rows + site[:, None] * WIDTH + column[None, :], mask=known[:, None], other=0.0)
-            mixed = tl.dot(weights.to(rows.dtype.element_ty), row, acc=mixed * fade[:, None], input_precision=PRECISION)
-            most = higher
-        mixed = (mixed / total[:, None]).to(out.dtype.element_ty)
-        tl.store(out + place.to(tl.int64)[:, None] * WIDTH + column[None, :], mixed, mask=inside[:, None])
-
-    @triton.jit
     def _linear(
         x,
         high,
@@ -203,41 +186,21 @@ if triton is not None:
         tl.store(out + place * WIDTH + column, row.to(out.dtype.element_ty))
 
 
-def first_activations(
-    angles: Tensor, leaves: Tensor, table: Tensor, total: Tensor, degrees: Tensor, maps: Any, shape: Shape, out: Tensor
-) -> Tensor:
-    """The head's first activation for blocks of places that share a cell, (blocks * places, H), written to `out`.
+def first_activations(angles: Tensor, leaves: Tensor, tables: Tables, maps: Maps, shape: Shape, out: Tensor) -> None:
+    """The head's first activation for blocks of places that share a cell, written to `out`, (blocks * places, H).
 
-    `angles` (slots, 2) are arc cosines of the flat coordinates, `leaves` (blocks,) each block's cell, `table` (L, 128,
-    T + D + H) and `total` (L, 128) the cells' series, `degrees` (128, 2) those of the terms; `maps` has offset, tokens
-    (T, D + H), bias, and whether this is all there is to rectify.
+    `angles` (slots, 2) are arc cosines of the flat coordinates, `leaves` (blocks,) each block's cell.
     """
     num_tokens, both = maps.tokens.shape
     hidden = len(maps.bias)
     _first_activations[(len(leaves),)](
-        angles, leaves, table, total, degrees, maps.offset, maps.tokens, maps.bias, out, maps.eps,
-        PLACES=shape.places, TERMS=table.shape[1], TOKENS=num_tokens, BLEND=both - hidden, HIDDEN=hidden,
-        TILE=shape.tile, RECTIFY=maps.is_complete, PRECISION=_products(table),
+        angles, leaves, *tables, maps.offset, maps.tokens, maps.bias, out, maps.eps,
+        PLACES=shape.places, TERMS=tables.rows.shape[1], TOKENS=num_tokens, BLEND=both - hidden, HIDDEN=hidden,
+        TILE=shape.tile, RECTIFY=maps.is_complete,
+        # Float32 by three tensor-core products (about 22 bits, and faster than none); others have only one kind.
+        PRECISION="tf32x3" if tables.rows.dtype == torch.float32 else "tf32",
         num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
-    return out
-
-
-def mix_sites(xyz: Tensor, slopes: Tensor, offsets: Tensor, rows: Tensor, shape: Shape, at_once: int = 64) -> Tensor:
-    """softmax(xyz slopes^T + offsets) rows, (N, 3), (K, 3), (K,), (K, S) -> (N, S) in the rows' precision.
-
-    Logits and sums are float32; S is a multiple of the shape's tile.
-    """
-    per_bit = 1.4426950408889634  # powers of two are what a GPU computes
-    turned = (slopes.T * per_bit).contiguous()
-    out = torch.empty(len(xyz), rows.shape[1], dtype=rows.dtype, device=xyz.device)
-    grid = (triton.cdiv(len(xyz), shape.places), rows.shape[1] // shape.tile)
-    _mix_sites[grid](
-        xyz.contiguous(), turned, offsets * per_bit, rows, out, len(xyz),
-        SITES=len(rows), WIDTH=rows.shape[1], PLACES=shape.places, TILE=shape.tile, AT_ONCE=at_once,
-        PRECISION=_products(rows), num_warps=shape.warps, num_stages=shape.stages,
-    )  # fmt: skip
-    return out
 
 
 class Halves(NamedTuple):
@@ -248,7 +211,7 @@ class Halves(NamedTuple):
 
 
 LIFT = 2048.0
-"""What is left after rounding to float16, times this, is a number of the same size again."""
+"""Scales what rounding to float16 leaves back to the size of the number."""
 
 
 def halve(columns: Tensor) -> Halves:
@@ -260,10 +223,10 @@ def halve(columns: Tensor) -> Halves:
 def linear(
     x: Tensor, columns: Halves, bias: Tensor, rectify: bool, before: Tensor | None = None, shape: Shape | None = None
 ) -> Tensor:
-    """A layer, x W + b, by three float16 products of halves: (N, OUT); rectified if asked, added to any `before`.
+    """A layer, x W + b, by three float16 products of halves: (N, OUT); rectified on request, then added to `before`.
 
     Only the product of both low halves is dropped, so about 22 bits remain. A row of x that holds a number too large
-    for float16 comes out as not a number throughout. Widths are multiples of the shape's tile.
+    for float16 becomes NaN throughout. Widths are multiples of the shape's tile.
     """
     shape = shape or LINEAR_SHAPE
     inside, outside = columns.high.shape
@@ -278,13 +241,8 @@ def linear(
 
 
 def finish(raw: Tensor, slots: Tensor, normalize: bool) -> Tensor:
-    """Rows of `raw` in the order of `slots`, (N,), brought to unit length if asked, (N, D) in float32."""
+    """Rows of `raw` in the order of `slots`, (N,), of unit length with `normalize`, (N, D) in float32."""
     out = torch.empty(len(slots), raw.shape[1], dtype=torch.float32, device=raw.device)
     if len(slots):
         _finish[(len(slots),)](raw, slots, out, WIDTH=raw.shape[1], NORMALIZE=normalize, num_warps=4)
     return out
-
-
-def _products(table: Tensor) -> str:
-    """Float32 tables by three tensor-core products (about 22 bits, and faster than none); others have only one kind."""
-    return "tf32x3" if table.dtype == torch.float32 else "tf32"
