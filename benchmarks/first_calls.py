@@ -1,4 +1,4 @@
-"""What a first call costs beside the next one, and beside the exact form, over scattered places.
+"""What a first call costs next to the second one, and next to the plain strategy, over scattered places.
 
     .venv/bin/python benchmarks/first_calls.py [--calls untrained:6000,12000,16384 earth:6000]
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from tessearth.embedding.bench import random_places
-from tessearth.embedding.embedder import Embedder
+from tessearth.embedding.embedder import Embedder, Strategy
 from tessearth.sphere.coordinates import Floats
 
 DEFAULT = ("untrained:6000,12000,16384", "earth:6000")
@@ -35,18 +35,18 @@ def main() -> None:
     calls = parser.parse_args().calls
     torch.set_num_threads(1)
     print("Processor seconds, one thread, places over the whole sphere:\n")
-    print("| model | places | first call | again | exact | first / exact | again / exact |")
+    print("| model | places | first call | again | plain | first / plain | again / plain |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for model, counts in (call.rsplit(":", 1) for call in calls):
         for count in map(int, counts.split(",")):
-            ours, exact = two_calls(model, count), two_calls(model, count, exact=True).first
-            numbers = (*ours, exact, ours.first / exact, ours.again / exact)
+            ours, plain = two_calls(model, count), two_calls(model, count, "plain").first
+            numbers = (*ours, plain, ours.first / plain, ours.again / plain)
             print(f"| {model} | {count:,} | {' | '.join(f'{number:.2f}' for number in numbers)} |", flush=True)
 
 
-def two_calls(model: str, count: int, *, exact: bool = False) -> Calls:
+def two_calls(model: str, count: int, strategy: Strategy = "auto") -> Calls:
     """Both calls of an embedder of its own, so that no table is there before the first."""
-    embed = Embedder(model, device="cpu", exact=exact)
+    embed = Embedder(model, device="cpu", strategy=strategy)
     places = random_places(count, 0)
     embed.embed(places[:FEW])
     return Calls(*(_seconds(embed, places) for _ in range(2)))

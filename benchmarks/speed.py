@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessearth.embedding.fast.gpu import DeviceVoronoi, build_on_device
+from tessearth.embedding.fast.gpu import GpuVoronoi, prepare_on_gpu
 from tessearth.embedding.fast.triton_kernels import Shape
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
@@ -114,7 +114,7 @@ def contestants(encoder: SphericalVoronoiEncoder, device: torch.device) -> Itera
     yield "attention kernel float32", lambda: in_parts(by_attention(encoder))
 
 
-MADE: dict[Any, DeviceVoronoi] = {}
+MADE: dict[Any, GpuVoronoi] = {}
 """By precision: series are made once, however the kernels are cut afterwards."""
 
 
@@ -123,7 +123,9 @@ def ours(
 ) -> Embed:
     key = (id(encoder), dtype)
     if key not in MADE:
-        MADE[key] = build_on_device(encoder, device, dtype)
+        prepared = prepare_on_gpu(encoder, device, dtype)
+        assert prepared is not None, "this model has no fast form on a GPU"
+        MADE[key] = prepared
     made = copy.copy(MADE[key])
     made.shape = shape or made.shape
     return made.embed
@@ -255,7 +257,7 @@ def sizes(device: torch.device, seconds: float) -> list[dict[str, Any]]:
             encoder = build_random(num_sites, 45.0 * num_sites / 4096).to(device)
             xyz = random_directions(2**22 if device.type == "cuda" else 4096, device)
             start = time.perf_counter()
-            embed = build_on_device(encoder, device, torch.bfloat16).embed
+            embed = ours(encoder, device, torch.bfloat16)
             embed(xyz)
             wait(xyz)
             making = time.perf_counter() - start

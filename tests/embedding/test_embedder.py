@@ -1,6 +1,7 @@
 """`Embedder`: the same embeddings whatever the batch, the holder of the places, or the precision asked for."""
 
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,15 @@ import pytest
 import torch
 
 from tessearth import Embedder, save
+from tessearth.embedding.fast import strategy_for
 from tessearth.encoder.config import TessellationConfig
-from tessearth.errors import ConfigError, UnknownNameError
+from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.sphere.geometry import latlon_to_xyz
 from tests.conftest import tiny_encoder
 
 ENCODER = tiny_encoder(dtype=torch.float32)
 RNG = np.random.default_rng(0)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LATLON = np.stack([RNG.uniform(-90, 90, 300), RNG.uniform(-180, 180, 300)], axis=1)
 
 
@@ -139,9 +142,57 @@ def test_models_come_by_path(tmp_path: Path) -> None:
     np.testing.assert_array_equal(Embedder(tmp_path / "mine")(LATLON), Embedder(ENCODER)(LATLON))
 
 
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 300])
+@pytest.mark.parametrize("options", [{}, {"strategy": "plain"}, {"precision": "float64"}, {"batch_size": 7}])
+def test_tensors_give_the_numbers_of_arrays(options: dict[str, object], count: int) -> None:
+    embed = Embedder(ENCODER, device="cpu", **options)  # type: ignore[arg-type]
+    places = torch.from_numpy(LATLON[:count])
+    got = embed.embed_tensor(places)
+    np.testing.assert_array_equal(got, embed(LATLON[:count]))
+    assert torch.equal(embed.embed_tensor(torch.stack(places.unbind(1)).T), got)  # coordinates that lie apart
+    assert not got.is_inference()  # so that training can take it from here
+    single = places.float()
+    np.testing.assert_array_equal(embed.embed_tensor(single), embed(single.numpy()))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+@pytest.mark.parametrize("model", ["wrap", "voronoi"])
+def test_tensors_stay_on_the_device(device: str, model: str) -> None:
+    for strategy in ("plain", "fast"):
+        embed = Embedder(model if model == "wrap" else ENCODER, device=device, strategy=strategy)  # type: ignore[arg-type]
+        got = embed.embed_tensor(torch.from_numpy(LATLON))
+        assert got.device.type == device
+        np.testing.assert_allclose(got.cpu(), embed(LATLON), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        (torch.zeros(3, 3), "float32 of shape (3, 3), not floating degrees of shape (N, 2)"),
+        (torch.zeros(2), "not floating degrees"),
+        (torch.zeros(2, 2, dtype=torch.long), "int64"),
+        (torch.tensor([[0.0, 0.0], [139.7, 35.7]]), "row 1 is"),
+        (torch.tensor([[float("nan"), 0.0]]), "not finite"),
+    ],
+)
+def test_tensors_that_are_no_places_are_refused(places: torch.Tensor, words: str) -> None:
+    with pytest.raises(CoordinateError, match=re.escape(words)):
+        Embedder(ENCODER).embed_tensor(places)
+
+
+def test_auto_is_fast_on_a_cpu_where_the_model_and_the_options_have_such_a_form() -> None:
+    assert Embedder(ENCODER, device="cpu").strategy == "fast"
+    assert Embedder(ENCODER, device="cpu", strategy="plain").strategy == "plain"
+    for plain in (Embedder("wrap", strategy="fast"), Embedder(ENCODER, strategy="fast", top_k=3)):
+        assert plain.strategy == "plain"
+    assert [strategy_for(count, "cuda") for count in (2**25 - 1, 2**25)] == ["plain", "fast"]
+    assert strategy_for(1, "cpu") == "fast"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"strategy": "quick"}, "strategy is 'quick'; it must be one of auto, plain, fast"),
         ({"precision": "int4"}, "precision is 'int4'; it must be one of float32, float64, bfloat16, float16"),
         ({"device": "quantum"}, "the device 'quantum' cannot be used"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),

@@ -197,11 +197,11 @@ def test_an_error_in_a_thread_reaches_the_caller() -> None:
         torch.set_num_threads(1)
 
 
-def test_exact_is_the_formula_as_written() -> None:
+def test_plain_is_the_formula_as_written() -> None:
     encoder = build(**ENCODERS["sharp"]).float()
     latlon = np.stack([np.linspace(-90, 90, 500), np.linspace(-180, 180, 500)], axis=1)
     plain = encoder.eval()(torch.from_numpy(latlon)).numpy()
-    exact = Embedder(encoder, exact=True)(latlon)
+    exact = Embedder(encoder, strategy="plain")(latlon)
     np.testing.assert_allclose(exact, plain, rtol=0, atol=1e-4)
     assert not np.array_equal(Embedder(encoder)(latlon), exact)
     np.testing.assert_allclose(Embedder(encoder)(latlon), exact, rtol=0, atol=1e-4)
@@ -211,8 +211,8 @@ def test_working_memory_does_not_grow_with_the_places() -> None:
     encoder = build(**ENCODERS["sharp"]).float()
     sizes: list[int] = []
     embed = Embedder(encoder)
-    inner = embed._places.embed
-    embed._places.embed = lambda batch: sizes.append(len(batch.values)) or inner(batch)  # type: ignore[method-assign]
+    inner = embed._engine.embed
+    embed._engine.embed = lambda batch: sizes.append(len(batch.values)) or inner(batch)  # type: ignore[method-assign]
     embed(np.zeros((3 * embed.batch_size + 5, 2)))
     assert sizes == [embed.batch_size] * 3 + [5]
     assert embed.batch_size <= 2**16

@@ -8,11 +8,10 @@ import torch
 from tessearth.embedding.fast import gpu
 from tessearth.embedding.fast import triton_kernels as kernels
 from tessearth.embedding.fast.bounds import FINEST, CubeCells
-from tessearth.embedding.fast.gpu import DeviceVoronoi, build_on_device
+from tessearth.embedding.fast.gpu import GpuVoronoi, prepare_on_gpu
 from tessearth.embedding.fast.triton_kernels import Shape
 from tessearth.encoder.config import TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.errors import ConfigError
 from tests.conftest import tiny_encoder
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -29,9 +28,10 @@ def large_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "SIDE", 4)
 
 
-def build(model: SphericalVoronoiEncoder, dtype: torch.dtype = torch.float32, tile: int = 32) -> DeviceVoronoi:
+def build(model: SphericalVoronoiEncoder, dtype: torch.dtype = torch.float32, tile: int = 32) -> GpuVoronoi:
     """The fast path with kernels that are cut small enough for the interpreter."""
-    made = build_on_device(model, DEVICE, dtype)
+    made = prepare_on_gpu(model, DEVICE, dtype)
+    assert made is not None
     made.shape = made.linear_shape = Shape(16, tile, 4, 1)
     return made
 
@@ -42,7 +42,7 @@ def encoder(**changes: object) -> SphericalVoronoiEncoder:
     return tiny_encoder(dtype=torch.float64, **values).requires_grad_(False)
 
 
-def check(made: DeviceVoronoi, model: SphericalVoronoiEncoder, dtype: torch.dtype) -> None:
+def check(made: GpuVoronoi, model: SphericalVoronoiEncoder, dtype: torch.dtype) -> None:
     exact = model.embed_xyz(PLACES.double())
     got = made.embed(PLACES.to(DEVICE)).cpu()
     assert got.dtype == torch.float32
@@ -128,14 +128,12 @@ def test_every_place_gets_a_slot_of_its_own_in_a_block_of_its_cell() -> None:
     assert blocks.leaves[blocks.slots // 16].equal(cells.long())
 
 
-def test_what_series_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_without_series_has_no_fast_form(monkeypatch: pytest.MonkeyPatch) -> None:
     tessellation = TessellationConfig(num_sites=64, site_dim=16, sharpness=3.0)
     model = encoder(tessellations=(tessellation, tessellation))
-    with pytest.raises(ConfigError, match="one tessellation alone"):
-        build_on_device(model, DEVICE, torch.float32)
+    assert prepare_on_gpu(model, DEVICE, torch.float32) is None
     monkeypatch.setattr(gpu, "MOST_LEAVES", 3)
-    with pytest.raises(ConfigError, match="too sharp for the fast path"):
-        build_on_device(encoder(), DEVICE, torch.float32)
+    assert prepare_on_gpu(encoder(), DEVICE, torch.float32) is None
 
 
 def test_kernels_are_not_promised_where_triton_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

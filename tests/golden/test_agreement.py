@@ -23,13 +23,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::tessearth.errors.CoordinateWarn
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 OPTIONS: dict[str, dict[str, Any]] = {
     "fast": {},
-    "exact": {"exact": True},
+    "plain": {"strategy": "plain"},
     "every site by rank": {"top_k": 512},
     "float64": {"precision": "float64"},
     "float16": {"precision": "float16"},
     "bfloat16": {"precision": "bfloat16"},
-    "exact float16": {"precision": "float16", "exact": True},
-    "exact bfloat16": {"precision": "bfloat16", "exact": True},
+    "plain float16": {"precision": "float16", "strategy": "plain"},
+    "plain bfloat16": {"precision": "bfloat16", "strategy": "plain"},
 }
 
 
@@ -46,7 +46,7 @@ def test_the_library_agrees_in_every_precision(golden: Golden, name: str, device
     golden.check(embedder(golden.latlon), options.get("precision", "float32"))
 
 
-@pytest.mark.parametrize("name", ["fast", "exact"])
+@pytest.mark.parametrize("name", ["fast", "plain"])
 def test_one_by_one_agrees(golden: Golden, name: str) -> None:
     embedder = Embedder(MODEL, device="cpu", **OPTIONS[name])
     golden.check(np.stack([embedder(place) for place in golden.latlon]))

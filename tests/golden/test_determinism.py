@@ -18,7 +18,7 @@ COMPANY = 1e-6
 """How far a float32 embedding may move with how many other places are asked for in the same call."""
 WAYS: dict[str, dict[str, Any]] = {
     "fast": {},
-    "exact": {"exact": True},
+    "plain": {"strategy": "plain"},
     "float64": {"precision": "float64"},
     "bfloat16": {"precision": "bfloat16"},
 }
@@ -62,7 +62,7 @@ def test_order_and_threads_do_not_show(way: str) -> None:
     assert embedder(given[order]).tobytes() == first[order].tobytes()
     torch.set_num_threads(2)
     try:
-        assert np.abs(embedder(given) - first).max() <= (COMPANY if way == "exact" else 0)
+        assert np.abs(embedder(given) - first).max() <= (COMPANY if way == "plain" else 0)
     finally:
         torch.set_num_threads(1)
 
@@ -70,7 +70,7 @@ def test_order_and_threads_do_not_show(way: str) -> None:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("way", ["fast", pytest.param("exact", marks=SLOW), pytest.param("float64", marks=SLOW)])
+@pytest.mark.parametrize("way", ["fast", pytest.param("plain", marks=SLOW), pytest.param("float64", marks=SLOW)])
 def test_company_shows_in_the_last_digits_only(way: str) -> None:
     given = places()
     whole = Embedder(MODEL, device="cpu", **WAYS[way])(given)

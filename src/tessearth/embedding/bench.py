@@ -82,7 +82,7 @@ def compare(bench: Bench) -> list[Row]:
     if encoder.sites() is None:
         raise ConfigError(f"bench measures a Voronoi encoder against others, and {bench.model} is none")
     latlon = random_places(bench.places, bench.seed)
-    ours = {PLAIN: Embedder(encoder, device="cpu", exact=True, batch_size=PLAIN_BATCH)}
+    ours = {PLAIN: Embedder(encoder, device="cpu", strategy="plain", batch_size=PLAIN_BATCH)}
     ours |= {f"ours {precision}": Embedder(encoder, device="cpu", precision=precision) for precision in PRECISIONS}
     rivals, missing = _load_rivals()
     with _threads(bench.threads):

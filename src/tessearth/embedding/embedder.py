@@ -11,17 +11,19 @@ from torch import Tensor, nn
 
 from tessearth.devices import find_device
 from tessearth.embedding.engines import Engine, RetrievalEngine, VoronoiEngine, build_engine
+from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.head import Precision
 from tessearth.embedding.retrieval import Retriever, read_database
 from tessearth.embedding.transfer import Gatherer, PlaceBatch, Places, read_places
 from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, CoordinateError
+from tessearth.sphere.coordinates import LARGEST_DEGREES, check_latlon
 from tessearth.sphere.geometry import angular_distance
 from tessearth.zoo.names import find_database, load_base, parse_name
 from tessearth.zoo.shipped import DEFAULT_MODEL
 
-__all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Support"]
+__all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Strategy", "Support"]
 
 Array = npt.NDArray[Any]
 
@@ -41,8 +43,7 @@ class Support(NamedTuple):
     """How well the sites cover a place: far from every site, an embedding is a guess."""
 
     entropy: Array
-    """Of the site weights, in nats: 0 when one site speaks alone, ln K when all speak alike (mean over
-    tessellations)."""
+    """Of the site weights, in nats, the mean over tessellations: 0 for a single site, ln K for equal weights."""
     distance: Array
     """To the nearest site, in degrees of arc."""
 
@@ -57,7 +58,7 @@ class NearestSites(NamedTuple):
 
 
 class Embedder:
-    """Turns places into embeddings, whatever the encoder: ours, a baseline, published weights, any with retrieval.
+    """Turns places into embeddings by any encoder: ours, a baseline, published weights, with or without retrieval.
 
         embed = Embedder("earth")
         embed([(48.86, 2.35)])                     # (1, 1024)
@@ -77,21 +78,23 @@ class Embedder:
         precision: Precision = "float32",
         batch_size: int | None = None,
         top_k: int | None = None,
-        exact: bool = False,
+        strategy: Strategy = "auto",
     ) -> None:
         """Load a model by any name of `zoo.names`, or take an encoder as it is (a copy is used).
 
         `device` is a GPU when there is one. Half `precision` applies to networks: to everything after the site mixture
-        or after a baseline's positional features. `top_k` keeps that many sites per place. On a CPU a Voronoi encoder
-        leaves out sites that provably weigh next to nothing (`fast.bounds.EPSILON`); `exact` computes every share as
-        the formula is written.
+        or after a baseline's positional features. `top_k` keeps that many sites per place.
+
+        `strategy` "plain" computes the formula as it is written. "fast" leaves out sites that provably weigh next to
+        nothing; on a GPU it takes about ten seconds to prepare. "auto" is "fast" on a CPU and "plain" on a GPU (see
+        `embedding.fast`).
         """
         for option, value in (("batch_size", batch_size), ("top_k", top_k)):
             if value is not None and value < 1:
                 raise ConfigError(f"{option} is {value}; it must be at least 1")
         self.device = find_device(device)
         self.precision: Precision = precision
-        self.name, self._engine = _open(model, self.device, precision, top_k, exact)
+        self.name, self._engine = self._open(model, top_k, strategy)
         self.batch_size = batch_size or self._engine.batch_size
 
     @property
@@ -103,6 +106,11 @@ class Embedder:
     def encoder(self) -> Any:
         """The model itself, prepared for inference: of any kind."""
         return self._engine.encoder
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy of embeddings: "plain", or "fast" where the model and the options have such a form."""
+        return self._engine.strategy
 
     @property
     def has_sites(self) -> bool:
@@ -125,12 +133,28 @@ class Embedder:
 
     def embed(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
         """Embeddings of places, (..., D): float32, or float64 when that is the precision."""
-        places = read_places(points, lat, lon, xyz)
-        few = self._embed_few(places)
-        if few is not None:
-            return few
-        (embedding,) = self._over_batches(places, lambda batch: (self._engine.embed(batch),))
-        return embedding
+        return self._embed(read_places(points, lat, lon, xyz))
+
+    @torch.no_grad()
+    def embed_tensor(self, latlon: Tensor, *, check: bool = True) -> Tensor:
+        """Embeddings of places in degrees, latitude first: (N, 2) on any device to (N, D) on the Embedder's.
+
+        On a GPU nothing passes through the host, except for the result of `check`, which looks for impossible degrees.
+        On a CPU these are the numbers of `embed`.
+        """
+        if latlon.ndim != 2 or latlon.shape[1] != 2 or not latlon.is_floating_point():
+            raise CoordinateError(
+                f"latlon is {latlon.dtype} of shape {tuple(latlon.shape)}, not floating degrees of shape (N, 2)"
+            )
+        places = latlon.detach().to(self.device, torch.float64).contiguous()
+        if check and not bool((places.abs() <= places.new_tensor(LARGEST_DEGREES)).all()):
+            check_latlon(places.cpu().numpy())
+        if self.device.type == "cpu":
+            return torch.from_numpy(self._embed(Places(places.numpy(), (len(places),), are_directions=False)))
+        embeddings = torch.empty(len(places), self.dim, dtype=self._engine.dtype, device=self.device)
+        for here, part in zip(embeddings.split(self.batch_size), places.split(self.batch_size), strict=True):
+            here.copy_(self._engine.embed(PlaceBatch(part, are_directions=False)))
+        return embeddings
 
     def explain(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Explanation:
         """Embeddings with the token attention and site weights behind them; the weights take K numbers a place."""
@@ -171,6 +195,19 @@ class Embedder:
 
         return NearestSites(*self._over_sites(voronoi, places, parts))
 
+    def _open(
+        self, model: str | os.PathLike[str] | LocationEncoder, top_k: int | None, strategy: Strategy
+    ) -> tuple[str, Engine]:
+        """A model's name, and the model prepared for the device and the precision."""
+        if isinstance(model, LocationEncoder):
+            return model.label, build_engine(model, self.device, self.precision, top_k, strategy)
+        named = parse_name(model)
+        engine = build_engine(load_base(named.base), self.device, self.precision, top_k, strategy)
+        if named.mode is None:
+            return str(model), engine
+        retriever = Retriever(read_database(find_database(named)), named.mode, device=self.device, dtype=engine.dtype)
+        return str(model), RetrievalEngine(engine, retriever)
+
     def _voronoi(self, asked: str) -> VoronoiEngine:
         if not isinstance(self._engine, VoronoiEngine):
             raise ConfigError(f"{self.name} has no sites of its own: {asked} is for Voronoi encoders without retrieval")
@@ -183,10 +220,12 @@ class Embedder:
         return self._over_batches(places, parts, min(self.batch_size, voronoi.dense_batch_size))
 
     @torch.inference_mode()
-    def _embed_few(self, places: Places) -> Array | None:
-        """A few places without a batch's fixed costs, where the encoder has such a way."""
+    def _embed(self, places: Places) -> Array:
         few = self._engine.embed_few(places)
-        return None if few is None else few.reshape((*places.shape, few.shape[-1]))
+        if few is not None:
+            return few.reshape((*places.shape, few.shape[-1]))
+        (embeddings,) = self._over_batches(places, lambda batch: (self._engine.embed(batch),))
+        return embeddings
 
     @torch.inference_mode()
     def _over_batches(
@@ -197,25 +236,6 @@ class Embedder:
         for start, batch in places.batches(batch_size or self.batch_size):
             gatherer.add(start, parts(batch))
         return [result.reshape((*places.shape, *result.shape[1:])) for result in gatherer.finish()]
-
-
-def _open(
-    model: str | os.PathLike[str] | LocationEncoder,
-    device: torch.device,
-    precision: Precision,
-    top_k: int | None,
-    exact: bool,
-) -> tuple[str, Engine]:
-    """What a model is called, and the model prepared for a device and a precision."""
-    if isinstance(model, LocationEncoder):
-        return model.label, build_engine(model, device, precision, top_k, exact)
-    named = parse_name(model)
-    engine = build_engine(load_base(named.base), device, precision, top_k, exact)
-    if named.mode is None:
-        return str(model), engine
-    dtype = torch.float64 if precision == "float64" else torch.float32
-    retriever = Retriever(read_database(find_database(named)), named.mode, device=device, dtype=dtype)
-    return str(model), RetrievalEngine(engine, retriever)
 
 
 def _nearest(encoder: SphericalVoronoiEncoder, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Engines: a model prepared for one device and precision, which embeds batches of places.
 
 Engine            any encoder, by its contract
-VoronoiEngine     ours: by the strategies of `embedding.fast` where they apply, else by the contract
+VoronoiEngine     ours, by a strategy of `embedding.fast`
 RetrievalEngine   either of these, completed by a database
 """
 
@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tessearth.devices import places_at_once
+from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.cpu import FEW_PLACES, FastVoronoi
-from tessearth.embedding.fast.gpu import DeviceVoronoi, build_on_device
 from tessearth.embedding.fast.head import Precision, network_dtype
 from tessearth.embedding.retrieval import Retriever
 from tessearth.embedding.transfer import PlaceBatch, Places
@@ -26,19 +27,23 @@ from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import fibonacci_lattice
 
+if typing.TYPE_CHECKING:
+    from tessearth.embedding.fast.gpu import GpuVoronoi
+
 __all__ = ["Engine", "Precision", "RetrievalEngine", "VoronoiEngine", "build_engine"]
 
-NUMBERS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
-"""Of the widest array held at once: 32 MB of float32 keeps a CPU's caches busy, a GPU wants more work per launch."""
 PROBED_PLACES = 256
 PLACES_TO_GROUP = {"cpu": 2**16, "cuda": 2**20}
-"""On the fast path: the more places at once, the more of them share a cell and its table."""
+"""Places at once on the fast path: the more there are, the more of them share a cell and its table."""
 SITES_PER_GROUP, MOST_GROUPS = 16_384, 4
-"""Many sites have many cells: a CPU takes one group of places per that many sites, up to the most groups."""
+"""Many sites have many cells: a CPU takes one group of places for each 16,384 sites, four at most."""
 
 
 class Engine:
     """A copy of any encoder, prepared for one device and precision."""
+
+    strategy: Strategy = "plain"
+    """What `embed` does: "plain" or "fast"."""
 
     def __init__(self, encoder: LocationEncoder, device: torch.device, precision: Precision) -> None:
         dtype = network_dtype(precision)
@@ -48,7 +53,7 @@ class Engine:
         self.dtype = torch.promote_types(dtype, torch.float32)
         self.dim: int = encoder.output_dim
         """How wide an embedding is."""
-        self.batch_size = max(1, NUMBERS_AT_ONCE.get(device.type, NUMBERS_AT_ONCE["cuda"]) // encoder.widest)
+        self.batch_size = places_at_once(device.type, encoder.widest)
         """How many places it takes at once without wasting memory."""
 
     def to_input(self, places: PlaceBatch) -> Tensor:
@@ -61,13 +66,13 @@ class Engine:
         return self.encoder.embed_input(self.to_input(places)).to(self.dtype)
 
     def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
-        """The same for a few places, without a batch's fixed costs; None where there is no such strategy."""
+        """The same for a few places, without a batch's fixed costs; None where only batches are embedded."""
         return None
 
     def identity(self) -> Iterator[bytes]:
-        """Everything that decides the embeddings but the precision, as bytes that always come in the same order.
+        """Everything that decides the embeddings except the precision, as bytes that always come in the same order.
 
-        That is the encoder's description and every tensor; one without a registered name is known by what it answers.
+        That is the encoder's description and every tensor; an encoder without a registered name adds sample embeddings.
         """
         described = self.described()
         yield _plain(described.pop("kind"), described)
@@ -82,11 +87,7 @@ class Engine:
 
 
 class VoronoiEngine(Engine):
-    """Embeds directions by sites; half precision applies to everything after the site mixture.
-
-    On a CPU places go the fast way, equal to the plain one up to rounding; `exact`, float64 and `top_k` are computed
-    the plain way, as explanations are.
-    """
+    """Embeds directions by sites; half precision applies to everything after the site mixture."""
 
     encoder: SphericalVoronoiEncoder
 
@@ -96,42 +97,48 @@ class VoronoiEngine(Engine):
         device: torch.device,
         precision: Precision,
         top_k: int | None = None,
-        exact: bool = False,
+        strategy: Strategy = "auto",
     ) -> None:
         super().__init__(encoder, device, precision)
         self.top_k = top_k
-        self.is_fast = device.type == "cpu" and top_k is None and not exact and precision != "float64"
         self.dense_batch_size = self.batch_size
-        """The same where every place looks at every site."""
-        if self.is_fast:
-            groups = min(max(encoder.config.num_sites // SITES_PER_GROUP, 1), MOST_GROUPS)
-            self.batch_size = groups * PLACES_TO_GROUP["cpu"]
-        self._original = encoder if network_dtype(precision).itemsize < 4 else None
-        self._fast: FastVoronoi | DeviceVoronoi | None = None
+        """How many places are taken at once where each looks at every site."""
+        self._fast: FastVoronoi | GpuVoronoi | None = None
+        self._source: SphericalVoronoiEncoder | None = None
+        """The weights as they were given, which the fast strategy rounds itself."""
+        has_fast = device.type in PLACES_TO_GROUP and top_k is None and precision != "float64"
+        if has_fast and (strategy == "fast" or (strategy == "auto" and device.type == "cpu")):
+            self._take_fast(self.encoder if precision == "float32" else copy.deepcopy(encoder).float().to(device))
+
+    def _take_fast(self, source: SphericalVoronoiEncoder) -> None:
+        """Take the fast strategy: on a CPU prepared at the first use, on a GPU now and only if the encoder has one."""
+        groups = min(max(source.config.num_sites // SITES_PER_GROUP, 1), MOST_GROUPS)
+        if self.device.type == "cuda":
+            from tessearth.embedding.fast.gpu import prepare_on_gpu
+
+            groups, self._fast = 1, prepare_on_gpu(source, self.device, network_dtype(self.precision))
+            if self._fast is None:
+                return
+        self._source = source.eval().requires_grad_(False)
+        self.strategy, self.batch_size = "fast", groups * PLACES_TO_GROUP[self.device.type]
 
     def embed(self, places: PlaceBatch) -> Tensor:
         """Embeddings of a batch, (N, dim)."""
         xyz = self.to_input(places)
-        return self.fast_path().embed(xyz) if self.is_fast else self.encoder.embed_xyz(xyz, self.top_k)
+        return self.fast_path().embed(xyz) if self.strategy == "fast" else self.encoder.embed_xyz(xyz, self.top_k)
 
     def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
-        """The same for a few places, (N, dim), without a batch's fixed costs; None where there is no such way."""
-        if not (self.is_fast and 0 < len(places.values) <= FEW_PLACES):
+        """The same for a few places, (n, dim), without a batch's fixed costs; None where only batches are embedded."""
+        if self.strategy == "plain" or not 0 < len(places.values) <= FEW_PLACES:
             return None
         fast = self.fast_path()
         return fast.embed_few(places.directions()) if isinstance(fast, FastVoronoi) else None
 
-    def fast_path(self) -> FastVoronoi | DeviceVoronoi:
-        """The fast strategy of the device, built once; its head is rounded from the weights as they were given."""
+    def fast_path(self) -> "FastVoronoi | GpuVoronoi":
+        """The encoder in the form of the fast strategy."""
         if self._fast is None:
-            source = self.encoder
-            if self._original is not None:
-                source = copy.deepcopy(self._original).eval().requires_grad_(False).to(self.device, torch.float32)
-                self._original = None
-            if self.device.type == "cpu":
-                self._fast = FastVoronoi(source, self.precision)
-            else:
-                self._fast = build_on_device(source, self.device, network_dtype(self.precision))
+            assert self._source is not None
+            self._fast, self._source = FastVoronoi(self._source, self.precision), None
         return self._fast
 
     def described(self) -> dict[str, Any]:
@@ -149,9 +156,9 @@ class RetrievalEngine(Engine):
                 f"it was built for another model"
             )
         self.inner, self.retriever, self.encoder = inner, retriever, inner.encoder
-        self.device, self.precision = inner.device, inner.precision
+        self.device, self.precision, self.dtype = inner.device, inner.precision, inner.dtype
         self.dim = retriever.values.shape[1] + inner.dim
-        self.batch_size = inner.batch_size
+        self.batch_size, self.strategy = inner.batch_size, inner.strategy
 
     def embed(self, places: PlaceBatch) -> Tensor:
         """Embeddings of a batch, (N, dim)."""
@@ -167,13 +174,18 @@ class RetrievalEngine(Engine):
 
 
 def build_engine(
-    encoder: LocationEncoder, device: torch.device, precision: Precision, top_k: int | None = None, exact: bool = False
+    encoder: LocationEncoder,
+    device: torch.device,
+    precision: Precision,
+    top_k: int | None = None,
+    strategy: Strategy = "auto",
 ) -> Engine:
     """Prepare a model for a device and a precision."""
-    if precision not in typing.get_args(Precision):
-        raise ConfigError(f"precision is {precision!r}; it must be one of {', '.join(typing.get_args(Precision))}")
+    for name, value, choices in (("precision", precision, Precision), ("strategy", strategy, Strategy)):
+        if value not in typing.get_args(choices):
+            raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(typing.get_args(choices))}")
     if isinstance(encoder, SphericalVoronoiEncoder):  # the fast strategies and top_k are about its tessellations
-        return VoronoiEngine(encoder, device, precision, top_k, exact)
+        return VoronoiEngine(encoder, device, precision, top_k, strategy)
     if top_k is not None:
         raise ConfigError(f"top_k keeps the nearest sites of a Voronoi encoder, and {encoder.label} has none")
     return Engine(encoder, device, precision)

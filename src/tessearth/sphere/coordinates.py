@@ -16,6 +16,9 @@ Floats = npt.NDArray[np.float64]
 LATITUDE_NAMES = ("lat", "latitude", "decimallatitude", "lat_deg", "y")
 LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_deg", "x")
 
+LARGEST_DEGREES = (90, 360)
+"""Of a latitude and of a longitude."""
+
 NOT_DEGREES = {"c": "complex numbers", "M": "dates", "m": "durations"}
 """Kinds of arrays that numpy would turn into numbers without a word, or with a part of them lost."""
 
@@ -69,7 +72,7 @@ def as_xyz(xyz: Any) -> Floats:
 def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
     """The places when all are possible degrees; else an error that names the first row at fault (from `first_row`)."""
     rows = latlon.reshape(-1, 2)
-    if (np.abs(rows) <= (90, 360)).all():  # which what is not finite is not
+    if (np.abs(rows) <= LARGEST_DEGREES).all():  # which what is not finite is not
         return latlon
     name = "the place" if latlon.ndim == 1 else "row {row}"
     missing = np.asarray(~np.isfinite(rows).all(axis=1))

@@ -68,7 +68,7 @@ def _calls() -> dict[str, Callable[[dict[str, Any]], object]]:
     from tests.fuzz.surfaces.models import small_encoder
 
     embedder = Embedder(small_encoder(), device="cpu")
-    exact = Embedder(small_encoder(), device="cpu", exact=True, precision="float64")
+    exact = Embedder(small_encoder(), device="cpu", precision="float64")
 
     def frame(case: dict[str, Any]) -> object:
         if _depth(case.get("points")) > DEEPEST_FRAME:

@@ -1,1 +1,35 @@
-"""The fast strategies of a Voronoi encoder on a CPU and a GPU."""
+"""The strategies of a Voronoi encoder: which ways of computing an embedding exist, and which one is taken when.
+
+Every strategy computes the same function of the place. "plain" is the formula as it is written: all sites' weights,
+their mixture, the tokens, the head. "fast" leaves out sites that provably weigh less than 1e-6 together
+(`bounds.EPSILON`) and multiplies linear maps out beforehand (`head`); it differs from "plain" by rounding.
+
+    device   strategy   a batch of places is computed                                     prepared in
+    CPU      plain      by all sites, 8 million weights at a time                         nothing
+    CPU      fast       up to 4 places: one by one, by their heaviest sites (`cpu`)       under a second
+                        more: sorted into cells of the sphere (`bounds`); each batch      under a second, and
+                        takes the cheapest of series, lists of sites and all sites        a second per new region
+                        (`mixture`, `series`), in blocks of 512 places on all threads
+    GPU      plain      by all sites, 134 million weights at a time                       nothing
+    GPU      fast       by series in every cell and Triton kernels up to the head         about ten seconds
+                        (`gpu`, `triton_kernels`)
+
+`Embedder(model, strategy=...)` names one; "auto" is "fast" on a CPU and "plain" on a GPU, where short work would not
+repay the preparation. Work that knows its number of places before it starts takes `strategy_for` that number, once,
+and keeps it. `top_k`, float64 and explanations are always computed plainly, and so are models without a fast form: all
+but Voronoi encoders, and on a GPU those with several tessellations or with sites too sharp for series.
+
+What is taken never depends on earlier calls: the same places in the same call give the same bits.
+"""
+
+from typing import Literal
+
+Strategy = Literal["auto", "plain", "fast"]
+
+GPU_PLACES_WORTH_PREPARING = 2**25
+"""While the fast strategy of a GPU is prepared, the plain one embeds about this many places."""
+
+
+def strategy_for(places: int, device_type: str) -> Strategy:
+    """The strategy for work on this many places altogether."""
+    return "fast" if device_type == "cpu" or places >= GPU_PLACES_WORTH_PREPARING else "plain"

@@ -16,7 +16,6 @@ from tessearth.embedding.fast.head import Folded, fold, residual_blocks
 from tessearth.embedding.fast.series import CellTables, evaluate_terms, series_degree, term_degrees
 from tessearth.embedding.fast.triton_kernels import MOST_TERMS, Halves, Maps, Shape, Tables
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.errors import ConfigError
 
 SIDE = 8
 """Cells per edge of a cube's face that series are first tried for."""
@@ -101,11 +100,11 @@ def make_series(logits: AffineLogits, rows: Tensor, folded: Folded, dtype: torch
     return GpuSeries(Tables(padded, total, degrees), across, half, by_cell.to(rows.device, torch.int32))
 
 
-class DeviceVoronoi:
+class GpuVoronoi:
     """A Voronoi encoder on a GPU, prepared for speed: directions in, embeddings out, as `embed_xyz` gives them."""
 
     def __init__(self, encoder: SphericalVoronoiEncoder, series: GpuSeries, folded: Folded, dtype: torch.dtype) -> None:
-        """`encoder` is the caller's own copy, in float32 on the device; `build_on_device` makes the rest."""
+        """`encoder` is the caller's own copy, in float32 on the device; `prepare_on_gpu` makes the rest."""
         self.encoder, self.series, self.folded, self.dtype = encoder, series, folded, dtype
         self.config, self.device = encoder.config, folded.offset.device
         self.shape, self.linear_shape = SHAPES[series.tables.rows.dtype], kernels.LINEAR_SHAPE
@@ -121,7 +120,6 @@ class DeviceVoronoi:
         self.exit = encoder.head.exit.weight.T.to(dtype).contiguous()
         self.halves = self._halve() if dtype == torch.float32 and kernels.is_available(self.device) else None
 
-    @torch.inference_mode()
     def embed(self, xyz: Tensor) -> Tensor:
         """(N, 3) in float32 on the device -> (N, D) in float32."""
         blocks = self.series.sort(xyz, self.shape.places)
@@ -189,18 +187,16 @@ class DeviceVoronoi:
         return kernels.linear(x, next(matrices), x.new_zeros(self.config.output_dim), False, shape=shape)
 
 
-def build_on_device(encoder: SphericalVoronoiEncoder, device: torch.device, dtype: torch.dtype) -> DeviceVoronoi:
-    """The fast path of a copy of an encoder; refused where several tessellations or too sharp sites leave no series."""
+def prepare_on_gpu(encoder: SphericalVoronoiEncoder, device: torch.device, dtype: torch.dtype) -> GpuVoronoi | None:
+    """The fast form of an encoder's copy; None where several tessellations or too sharp sites leave no series."""
     if len(encoder.voronois()) != 1:
-        raise ConfigError("the fast path on a GPU is for one tessellation alone")
+        return None
     encoder = copy.deepcopy(encoder).eval().requires_grad_(False).float().cpu()
     folded = fold(encoder).to(device)
     voronoi = encoder.to(device).voronois()[0]
     logits = AffineLogits(*(part.to(device) for part in read_logits(voronoi)))
     series = make_series(logits, voronoi.embeddings, folded, MIXED_IN.get(dtype, dtype))
-    if series is None:
-        raise ConfigError("these sites are too sharp for the fast path on a GPU")
-    return DeviceVoronoi(encoder, series, folded, dtype)
+    return None if series is None else GpuVoronoi(encoder, series, folded, dtype)
 
 
 def _relu_linear(layer: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
