@@ -1,9 +1,10 @@
-"""The shipped models through `Embedder` on a GPU: speed and error of every precision, plain and fast.
+"""The shipped models through `Embedder` on a GPU: speed and error of every precision, by each strategy.
 
     PYTHONPATH=src python3 benchmarks/shipped_on_gpu.py [--models earth earth-small] [--precisions float32 ...]
 
-"on the device" counts directions in to embeddings out, both on the GPU; "whole call" what a user of numpy arrays gets,
-whose every 512th embedding is compared with float64.
+"embed" takes and gives numpy arrays, "embed_tensor" tensors that are on the GPU already; the better of two rounds after
+a first one counts. Every 512th embedding of each is compared with float64. "prepared" is the time until the first 4,096
+embeddings. --device cpu --places 65536 tries the program without a GPU.
 """
 
 import argparse
@@ -14,71 +15,68 @@ import torch
 
 from tessearth import Embedder
 
-PLACES, COMPARED, ON_DEVICE = 2**21, 4096, 2**20
-STRIDE = PLACES // COMPARED
-DENSE_PLACES = 65536
+COMPARED, ROUNDS = 4096, 3
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["earth", "earth-small"])
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--places", type=int, default=2**21)
+    parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
-    latlon = places()
-    print(
-        "| model | precision | way | M places/s on the device | whole call | max error | min cosine | first call, s |"
-    )
-    print("|---|---|---|---:|---:|---:|---:|---:|")
+    latlon = places(arguments.places)
+    on_device = torch.from_numpy(latlon).to(arguments.device)
+    print(f"{arguments.device}, torch {torch.__version__}, {arguments.places:,} places\n")
+    heads = ("model", "precision", "strategy", "embed, M places/s", "embed_tensor", "times", "x plain embed")
+    print(f"| {' | '.join(heads)} | max error | min cosine | prepared, s |\n|---|---|---|{'---:|' * 7}")
     for model in arguments.models:
-        exact = Embedder(model, device="cuda", precision="float64").embed(latlon[::STRIDE])
+        exact = Embedder(model, device=arguments.device, precision="float64").embed(latlon[:: stride(latlon)])
         for precision in arguments.precisions:
-            for way, expected in (("plain", 0), ("fast", 10**8)):
-                print(
-                    f"| {model} | {precision} | {way} | {row(model, precision, expected, latlon, exact)} |", flush=True
-                )
+            plain_embed = None
+            for strategy in ("plain", "fast"):
+                begun = time.perf_counter()
+                embedder = Embedder(model, device=arguments.device, precision=precision, strategy=strategy)
+                embedder.embed(latlon[:COMPARED])
+                prepared = time.perf_counter() - begun
+                by_array, array = measure(lambda embedder=embedder: embedder.embed(latlon))
+                by_tensor, tensor = measure(lambda embedder=embedder: embedder.embed_tensor(on_device))
+                plain_embed = plain_embed or by_array
+                got = np.stack([array[:: stride(latlon)], tensor[:: stride(latlon)].cpu().numpy()])
+                error, cosine = np.abs(got - exact).max(), (got * exact).sum(-1).min()
+                speeds = f"{by_array / 1e6:.2f} | {by_tensor / 1e6:.2f} | {by_tensor / by_array:.1f}"
+                cells = f"{speeds} | {by_tensor / plain_embed:.1f} | {error:.1e} | {cosine:.7f} | {prepared:.1f}"
+                print(f"| {model} | {precision} | {embedder.strategy} | {cells} |", flush=True)
 
 
-def places():
+def places(count):
     """Random places of the whole sphere; poles and the antimeridian are among those compared."""
     rng = np.random.default_rng(0)
-    lat = np.degrees(np.arcsin(rng.uniform(-1, 1, PLACES)))
-    latlon = np.stack([lat, rng.uniform(-180, 180, PLACES)], axis=1)
-    latlon[: 4 * STRIDE : STRIDE] = [[90, 0], [-90, 0], [0, 180], [0, -180]]
+    lat = np.degrees(np.arcsin(rng.uniform(-1, 1, count)))
+    latlon = np.stack([lat, rng.uniform(-180, 180, count)], axis=1)
+    latlon[: 4 * stride(latlon) : stride(latlon)] = [[90, 0], [-90, 0], [0, 180], [0, -180]]
     return latlon
 
 
-def row(model, precision, expected, latlon, exact):
-    begun = time.perf_counter()
-    embedder = Embedder(model, device="cuda", precision=precision)
-    embedder.embed(latlon[:COMPARED])
-    first = time.perf_counter() - begun
-    begun = time.perf_counter()
-    got = embedder.embed(latlon)
-    whole, got = PLACES / (time.perf_counter() - begun), got[::STRIDE]
-    error, cosine = np.abs(got - exact).max(), (got * exact).sum(1).min()
-    return f"{on_device(embedder) / 1e6:.1f} | {whole / 1e6:.2f} | {error:.1e} | {cosine:.7f} | {first:.1f}"
+def stride(latlon):
+    return max(1, len(latlon) // COMPARED)
 
 
-@torch.inference_mode()
-def on_device(embedder):
-    """Places a second, the better of two rounds."""
-    xyz = torch.nn.functional.normalize(torch.randn(ON_DEVICE, 3, device="cuda"), dim=-1)
+def measure(work):
+    """Places a second, and what the work gave."""
     seconds = []
-    for _ in range(3):
-        torch.cuda.synchronize()
+    for _ in range(ROUNDS):
+        wait()
         begun = time.perf_counter()
-        run(embedder, xyz)
-        torch.cuda.synchronize()
+        got = work()
+        wait()
         seconds.append(time.perf_counter() - begun)
-    return ON_DEVICE / min(seconds[1:])
+    return len(got) / min(seconds[1:]), got
 
 
-def run(embedder, xyz):
-    inside = embedder._places
-    if inside.is_fast:
-        return inside._fast_path().embed(xyz)
-    dtype = inside.encoder.voronois()[0].directions.dtype
-    return [inside.encoder.embed_xyz(part.to(dtype)) for part in xyz.split(DENSE_PLACES)]
+def wait():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -288,6 +288,5 @@ def test_no_damaged_onnx_file_is_believed(tmp_path: Path) -> None:
 
     path = tmp_path / "m.onnx"
     content = path.read_bytes()
-    assert b"sha256\x12@" + b"0" * 64 not in content
     assert faults(path, read, flipped(content, 400)) == []
     assert faults(path, read, shortened(content)) == []

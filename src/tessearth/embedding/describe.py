@@ -1,4 +1,4 @@
-"""What can be said of a model by looking at it: sizes, sharpness, how places use its tokens, where it comes from."""
+"""Descriptions of a model: sizes, sharpness, how places use its tokens, and where it comes from."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def describe_model(model: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _describe_base(name: str) -> dict[str, Any]:
-    """Voronoi encoders and baselines each in their own words."""
+    """A Voronoi encoder by its tessellations and tokens, a baseline by its card and settings."""
     if name in MODELS:
         card = MODELS[name]
         return _describe_voronoi(name, card.build(), {"summary": card.summary, "trained": card.trained})
@@ -85,7 +85,7 @@ def _describe_baseline(name: str, encoder: LocationEncoder) -> dict[str, Any]:
 
 
 def _baseline_origin(name: str, encoder: LocationEncoder) -> dict[str, Any]:
-    """Where a baseline's numbers come from: nobody, its authors, or a run of ours."""
+    """The origin of a baseline's numbers: no training, its authors, or a run of ours."""
     published = PUBLISHED.get(name.partition("=")[0])
     if published is not None:
         origin = {"published_as": published.file, "citation": published.citation}
@@ -108,15 +108,14 @@ def _describe_retrieval(name: ModelName) -> dict[str, Any]:
 
 
 def _readable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists as text, tables as tables."""
-    return {
-        key: _readable(value) if isinstance(value, Mapping) else json.dumps(value) if _is_list(value) else value
-        for key, value in values.items()
-    }
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
+    """The same nested values with every list as text."""
+    readable = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            readable[key] = _readable(value)
+        else:
+            readable[key] = json.dumps(value) if isinstance(value, list | tuple) else value
+    return readable
 
 
 def describe_tokens(encoder: SphericalVoronoiEncoder) -> dict[str, Any]:

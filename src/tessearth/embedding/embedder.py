@@ -152,7 +152,7 @@ class Embedder:
         if self.device.type == "cpu":
             return torch.from_numpy(self._embed(Places(places.numpy(), (len(places),), are_directions=False)))
         embeddings = torch.empty(len(places), self.dim, dtype=self._engine.dtype, device=self.device)
-        for here, part in zip(embeddings.split(self.batch_size), places.split(self.batch_size), strict=True):
+        for here, part in zip(*(torch.split(both, self.batch_size) for both in (embeddings, places)), strict=True):
             here.copy_(self._engine.embed(PlaceBatch(part, are_directions=False)))
         return embeddings
 

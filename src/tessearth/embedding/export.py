@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.embedding.embedder import Embedder
-from tessearth.embedding.onnx import FORMAT, INPUT, OUTPUT, UNSEALED, OnnxEmbedder, sealed
+from tessearth.embedding.onnx import FORMAT, INPUT, OUTPUT, OnnxEmbedder, seal
 from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError, TessearthError, WeightsError
 from tessearth.packages import require
@@ -63,7 +63,7 @@ def trace(module: nn.Module) -> torch.export.ExportedProgram:
 
 
 def to_onnx(program: torch.export.ExportedProgram, metadata: Mapping[str, str]) -> bytes:
-    """The graph as an ONNX file with text beside it."""
+    """The graph as an ONNX file with texts as its metadata."""
     require("onnxscript", extra="onnx", what="exporting to ONNX")
     onnx = require("onnx", extra="onnx", what="exporting to ONNX")
     with _quiet():
@@ -77,7 +77,7 @@ def to_onnx(program: torch.export.ExportedProgram, metadata: Mapping[str, str]) 
 
 
 def _with_exact_numbers(program: torch.export.ExportedProgram) -> nn.Module:
-    """The same graph with the numbers written into float64 arithmetic as tensors.
+    """The same graph with the constants of float64 arithmetic as tensors.
 
     The ONNX exporter rounds plain numbers to float32, pi / 180 in deg2rad among them: seven digits, where a sharp
     feature's phase needs ten.
@@ -106,7 +106,7 @@ def _as_tensor(module: torch.fx.GraphModule, node: torch.fx.Node, number: float)
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters warn of their own inner workings, on which nobody who exports a model can act."""
+    """Silence the exporters' warnings of their own inner workings, which a user can do nothing about."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -124,7 +124,7 @@ CHECKED_BATCHES = (1, 7, 4096)
 TOLERANCE = 1e-5
 """How far an exported model may lie from torch, per number; for embeddings longer than 1, per their largest number."""
 DESCRIPTION_NAME = "tessearth.json"
-"""Under which a torch.export file holds its metadata."""
+"""The name under which a torch.export file holds its metadata."""
 LICENCE = (
     "This file was written by tessearth (MIT). The weights keep the licence they were published under; tessearth "
     "claims none on them."
@@ -147,10 +147,10 @@ class Exported(NamedTuple):
 def export(
     model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLike[str], form: ExportFormat | None = None
 ) -> Exported:
-    """Write a model by name (as for `Embedder`) or as it is, in float32; the suffix names the form where none is given.
+    """Write a model by name (as for `Embedder`) or as it is, in float32; without `form`, the suffix names the form.
 
-    What is about to be written is first read back and compared with torch for 1, 7 and 4096 places: a model further
-    than 1e-5 away is not written.
+    The draft is first read back and compared with torch for 1, 7 and 4096 places: a model further than 1e-5 away is
+    not written.
     """
     chosen = _check_format(out, form)
     encoder = _load(model)
@@ -162,8 +162,9 @@ def export(
             embed = _FORMATS[chosen](reference, draft, metadata)
         except TessearthError:
             raise
-        except Exception as error:  # exporters and runtimes have their own kinds for what they cannot do
-            raise ConfigError(f"{metadata['model']} has no {chosen} form: {_one_line(error)}") from error
+        except Exception as error:  # exporters and runtimes have errors of their own for what they cannot do
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigError(f"{metadata['model']} has no {chosen} form: {reason}") from error
         difference = largest_difference(reference, embed)
         if not difference <= TOLERANCE:
             raise WeightsError(
@@ -184,7 +185,7 @@ def largest_difference(reference: nn.Module, embed: Embed) -> float:
         with torch.inference_mode():
             wanted = reference(torch.from_numpy(places)).numpy()
         difference = np.abs(embed(places) - wanted).max() / max(1.0, np.abs(wanted).max())
-        worst = float(np.maximum(worst, difference))  # keeps what is not a number, which no limit allows
+        worst = float(np.maximum(worst, difference))  # keeps NaN, which no limit allows
     return worst
 
 
@@ -212,7 +213,7 @@ def _load(model: str | os.PathLike[str] | LocationEncoder) -> LocationEncoder:
 
 
 def _describe(model: str | os.PathLike[str] | LocationEncoder, encoder: LocationEncoder) -> dict[str, str]:
-    """What travels inside the file, as text."""
+    """The metadata inside the file, as texts."""
     embedder = Embedder(encoder, device="cpu")
     name = embedder.name if isinstance(model, nn.Module) else str(model)
     widest = max((tensor.shape[0] for tensor in encoder.parameters() if tensor.ndim), default=0)
@@ -237,8 +238,7 @@ def _settings(encoder: LocationEncoder) -> dict[str, object]:
 
 
 def _write_onnx(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
-    content = to_onnx(trace(reference), {"format": FORMAT, **metadata, **UNSEALED})
-    draft.write_bytes(sealed(content))
+    draft.write_bytes(seal(to_onnx(trace(reference), {"format": FORMAT, **metadata})))
     try:
         return OnnxEmbedder(draft).embed
     except WeightsError as error:
@@ -259,10 +259,6 @@ def _write_weights(reference: DegreesToEmbedding, draft: Path, metadata: Mapping
     reference.encoder.save(draft, provenance=provenance)
     again = DegreesToEmbedding(load_base(str(draft)))
     return lambda places: again(torch.from_numpy(places)).numpy()
-
-
-def _one_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 _FORMATS: dict[ExportFormat, Callable[[DegreesToEmbedding, Path, Mapping[str, str]], Embed]] = {

@@ -193,7 +193,7 @@ def attend(parts: Sequence[Part], values: Tensor) -> Tensor:
         for more, scale in zip(weights[1:], scales[1:], strict=True):
             mixture.mul_(scales[0]).addcmul_(more, scale)
             scales[0] = torch.ones_like(scales[0])
-        for part, of_values in zip(mixture.split(rows, dim=1), values.split(rows), strict=True):
+        for part, of_values in zip(torch.split(mixture, rows, dim=1), torch.split(values, rows), strict=True):
             found[some].addmm_(part, of_values)
         found[some].mul_(scales[0])
     return found

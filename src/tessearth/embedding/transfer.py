@@ -174,7 +174,7 @@ class Gatherer:
             first = batch.start * (len(numbers) // max(1, len(part)))
             target = torch.from_numpy(result).view(-1)[first : first + len(numbers)]
             size = max(1, len(numbers) if most_bytes is None else most_bytes // part.dtype.itemsize)
-            yield from zip(numbers.split(size), target.split(size), strict=True)
+            yield from zip(torch.split(numbers, size), torch.split(target, size), strict=True)
 
     def _open_stages(self) -> list[_Stage]:
         if not self._stages:
