@@ -64,16 +64,15 @@ def seal(content: bytes) -> bytes:
 
 
 def _open_session(path: Path, threads: int | None) -> Any:
+    advice = "tessearth export --model MODEL --out FILE.onnx makes one"
     if not path.is_file():
-        raise WeightsError(f"there is no ONNX file {path}: tessearth export --model MODEL --out FILE.onnx makes one")
+        raise WeightsError(f"there is no ONNX file {path}: {advice}")
     try:
         content = path.read_bytes()
     except OSError as error:
         raise WeightsError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
     if seal(content[: -len(SEAL) - 64]) != content:
-        raise WeightsError(
-            f"{path} is damaged or no ONNX model of this tessearth: tessearth export --model MODEL --out FILE.onnx makes one"
-        )
+        raise WeightsError(f"{path} is damaged or no ONNX model of this version: {advice}")
     runtime = require("onnxruntime", extra="onnx", what="running an ONNX file")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
