@@ -109,7 +109,7 @@ def _describe_retrieval(name: ModelName) -> dict[str, Any]:
 
 def _readable(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same nested values with every list as text."""
-    readable = {}
+    readable: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
             readable[key] = _readable(value)
