@@ -10,10 +10,10 @@ import torch
 
 import tessearth
 from tessearth.cli.bench import _numbers
+from tessearth.encoder.sites import read_trajectory
 from tessearth.errors import ConfigError, DataError, TessearthError, WeightsError
 from tessearth.evaluation.plan import build_plan
 from tessearth.figures.kinds import _values_of_runs
-from tessearth.figures.scores import read_trajectory
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS
 from tessearth.imagery.recipe import PlacesRecipe
 from tessearth.imagery.sources.tile_stores import FolderTiles, MBTiles, UrlTiles
@@ -142,9 +142,9 @@ def test_zoom_levels_are_whole_numbers(tmp_path: Path) -> None:
 
 
 def test_a_trajectory_has_a_step_for_every_position(tmp_path: Path) -> None:
-    np.savez(tmp_path / "trajectories.npz", steps=np.arange(3), positions=np.zeros((2, 5, 3)))
+    np.savez(tmp_path / "t.npz", steps=np.arange(3), positions=np.zeros((2, 5, 3)), sharpness=np.ones((2, 5)))
     with pytest.raises(DataError, match=r"has 3 steps for positions of shape \(2, 5, 3\)"):
-        read_trajectory(tmp_path)
+        read_trajectory(tmp_path / "t.npz")
 
 
 def test_harmonics_of_every_degree_are_read() -> None:

@@ -13,6 +13,7 @@ import torch
 from tessearth.bulk.parts import Part, Parts, write_part
 from tessearth.embedding.cache import EmbeddingCache
 from tessearth.embedding.retrieval import read_database, save_database
+from tessearth.encoder.sites import Trajectory
 from tessearth.encoder.weights import read_weights, save
 from tessearth.errors import DataError, OutputError, TessearthError
 from tessearth.evaluation.geoprior import GeoPrior, load_prior, save_prior
@@ -22,7 +23,7 @@ from tessearth.imagery.store import FeatureStore
 from tessearth.labels.sources import read_prepared, write_prepared
 from tessearth.sphere.sampling import sample_sphere
 from tessearth.training.finetuned import FineTuned, LabelHead, load_finetuned
-from tessearth.training.run_folder import Checkpoint, RunFolder, Trajectory
+from tessearth.training.run_folder import Checkpoint, RunFolder
 from tessearth.zoo.baselines import build_baseline, load_baseline
 from tests.conftest import tiny_encoder
 from tests.faults.harness import flipped, shortened
@@ -86,8 +87,8 @@ def make_checkpoint(folder: Path) -> Path:
 
 def make_trajectory(folder: Path) -> Path:
     rng = np.random.default_rng(0)
-    positions, sharpness = (list(rng.normal(size=(4, 6, width)).astype(np.float32)) for width in (3, 1))
-    RunFolder(folder).save_trajectory(Trajectory([0, 4, 8, 12], positions, sharpness))
+    positions, sharpness = (rng.normal(size=(4, 6, width)).astype(np.float32) for width in (3, 1))
+    RunFolder(folder).save_trajectory([Trajectory(np.array([0, 4, 8, 12]), positions, sharpness[..., 0])])
     return folder / "trajectories.npz"
 
 

@@ -80,12 +80,6 @@ def read_trajectories(path: Path) -> object:
     return read_trajectories(path, 5)
 
 
-def read_figures_record(path: Path) -> object:
-    from tessearth.figures.scores import read_trajectories
-
-    return read_trajectories(path)
-
-
 def read_model(path: Path) -> object:
     return tessearth.Embedder(path)
 

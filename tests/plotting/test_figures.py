@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from tessearth.encoder.sites import TRAJECTORIES, read_trajectory
+from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError, TableError
-from tessearth.figures.scores import read_metrics, read_scores, read_trajectory
+from tessearth.figures.scores import read_metrics, read_scores
 from tessearth.plotting import (
     Score,
     View,
@@ -26,7 +29,6 @@ from tessearth.plotting import (
     draw_sites,
     draw_token_map,
     draw_token_use,
-    measure_token_use,
     new_figure,
     paper_style,
     save_figure,
@@ -127,7 +129,7 @@ def test_sharpness_has_a_labelled_bar(axis: Any, xyz: np.ndarray, rng: np.random
 
 
 def test_migration_shows_squares_circles_and_how_far(axis: Any, run: Path) -> None:
-    trajectory = read_trajectory(run)
+    trajectory = read_trajectory(run / TRAJECTORIES)
     draw_migration(axis, trajectory.positions, View(), share=0.5, seed=1)
     picture = render(axis.figure, 150)
     assert has_colour(picture, START)
@@ -151,8 +153,13 @@ def test_samples_of_sites_follow_their_seed() -> None:
 def test_an_animation_moves_from_the_first_record_to_the_last(run: Path, tmp_path: Path) -> None:
     from PIL import Image
 
-    trajectory = read_trajectory(run)
-    assert animate_migration(tmp_path / "m.gif", *trajectory, View(), frames=3, share=1.0, width_cm=8) == 3
+    trajectory = read_trajectory(run / TRAJECTORIES)
+    assert (
+        animate_migration(
+            tmp_path / "m.gif", trajectory.steps, trajectory.positions, View(), frames=3, share=1.0, width_cm=8
+        )
+        == 3
+    )
     with Image.open(tmp_path / "m.gif") as film:
         assert film.n_frames == 3
         frames = []
@@ -164,7 +171,7 @@ def test_an_animation_moves_from_the_first_record_to_the_last(run: Path, tmp_pat
     assert (frames[0] != frames[-1]).any(axis=-1).mean() > 0.002
     np.testing.assert_allclose(position_at(trajectory.positions, 3.0), trajectory.positions[3], atol=1e-6)
     with pytest.raises(ConfigError, match=r"end it in \.gif"):
-        animate_migration(tmp_path / "m.png", *trajectory, View())
+        animate_migration(tmp_path / "m.png", trajectory.steps, trajectory.positions, View())
     with pytest.raises(DataError, match="two moments or more"):
         animate_migration(tmp_path / "m.gif", trajectory.steps[:1], trajectory.positions[:1], View())
 
@@ -180,9 +187,9 @@ def test_token_maps_paint_attention_in_percent(axis: Any) -> None:
 def test_token_use_says_what_attention_amounts_to(axis: Any) -> None:
     attention = np.zeros((10, 8))
     attention[:, 0] = attention[:, 1] = 0.5
-    use = measure_token_use(attention)
+    use = measure_token_use(torch.from_numpy(attention))
     assert use.effective == pytest.approx(2.0)
-    assert use.entropy == pytest.approx(np.log(2) / np.log(8))
+    assert use.entropy_share == pytest.approx(np.log(2) / np.log(8))
     assert use.above_uniform == 2
     draw_token_use(axis, attention)
     said = words(axis.figure)
@@ -274,7 +281,7 @@ def test_the_same_figure_gives_the_same_file(suffix: str, tmp_path: Path) -> Non
 def test_damaged_runs_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "trajectories.npz").write_bytes(b"nothing")
     (tmp_path / "metrics.jsonl").write_text("{")
-    with pytest.raises(DataError, match=r"trajectories\.npz is damaged"):
-        read_trajectory(tmp_path)
+    with pytest.raises(DataError, match=r"trajectories\.npz is not an npz of plain arrays, or is damaged"):
+        read_trajectory(tmp_path / TRAJECTORIES)
     with pytest.raises(DataError, match="cannot be read as one JSON object a line"):
         read_metrics(tmp_path)

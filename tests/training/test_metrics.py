@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tessearth.encoder.tokens import measure_token_use
+from tessearth.errors import DataError
 from tessearth.training import metrics
-from tessearth.training.metrics import retrieval, token_statistics
+from tessearth.training.metrics import retrieval
 
 
 def test_equal_sides_are_found_at_once() -> None:
@@ -36,14 +38,16 @@ def test_ranks_are_those_of_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tokens_used_alike_and_tokens_used_alone() -> None:
-    even = token_statistics(torch.full((10, 8), 1 / 8))
-    assert even == (pytest.approx(1), pytest.approx(8), 0.0)
-    alone = token_statistics(torch.eye(8)[torch.zeros(10, dtype=torch.long)])
-    assert alone == (0.0, 1.0, 1 / 8)
-    halves = token_statistics(torch.tensor([[0.5, 0.5, 0.0, 0.0]]))
-    assert halves.entropy == pytest.approx(math.log(2) / math.log(4))
-    assert halves.effective_tokens == pytest.approx(2)
-    assert halves.share_above_uniform == 0.5
+    even = measure_token_use(torch.full((10, 8), 1 / 8))
+    assert even[1:] == (pytest.approx(1), pytest.approx(8), pytest.approx(8), 0)
+    alone = measure_token_use(torch.eye(8)[torch.zeros(10, dtype=torch.long)])
+    assert alone[1:] == (0.0, 1.0, 1.0, 1)
+    halves = measure_token_use(torch.tensor([[0.5, 0.5, 0.0, 0.0]]))
+    assert halves[1:] == (pytest.approx(math.log(2) / math.log(4)), pytest.approx(2), pytest.approx(2), 2)
+    uneven = measure_token_use(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]))
+    assert (uneven.effective, uneven.effective_at_mean) == (pytest.approx(2.5), pytest.approx(2))
+    with pytest.raises(DataError, match=r"attention has shape \(3,\), not \(places, tokens\)"):
+        measure_token_use(torch.ones(3))
 
 
 def test_the_same_is_found_a_block_of_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,12 +60,12 @@ def test_the_same_is_found_a_block_of_queries_at_a_time(monkeypatch: pytest.Monk
 
 
 def test_one_token_alone_has_no_entropy_and_is_no_more_used_than_evenly() -> None:
-    assert token_statistics(torch.ones(6, 1)) == (0.0, 1.0, 0.0)
+    assert measure_token_use(torch.ones(6, 1))[1:] == (0.0, 1.0, 1.0, 0)
 
 
 def test_entropy_is_that_of_each_place_and_use_that_of_all_together() -> None:
     """Every place looks at one token alone, each at another: none is sure of all, yet together they use all alike."""
-    found = token_statistics(torch.eye(4))
-    assert (found.entropy, found.effective_tokens, found.share_above_uniform) == (0.0, 1.0, 0.0)
-    uneven = token_statistics(torch.eye(4)[[0, 0, 1, 2]])
-    assert uneven.share_above_uniform == 0.25
+    found = measure_token_use(torch.eye(4))
+    assert found[1:] == (0.0, 1.0, 1.0, 0)
+    uneven = measure_token_use(torch.eye(4)[[0, 0, 1, 2]])
+    assert uneven.above_uniform == 1

@@ -12,6 +12,7 @@ from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.retrieval import read_database
 from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.tokens import measure_token_use
 from tessearth.encoder.weights import build_from, read_weights
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice
 from tessearth.zoo.baselines import BASELINES, PUBLISHED, PositionalEncoder
@@ -124,12 +125,12 @@ def describe_tokens(encoder: SphericalVoronoiEncoder) -> dict[str, Any]:
         return {}
     attention = Embedder(encoder, device="cpu").explain(xyz=fibonacci_lattice(SAMPLE_PLACES).numpy()).token_attention
     assert attention is not None
-    entropy = torch.special.entr(torch.from_numpy(attention)).sum(-1)
+    use = measure_token_use(torch.from_numpy(attention))
     return {
         "temperature": float(encoder.tokens.temperature().detach()),
-        "effective_tokens_per_place": float(entropy.exp().mean()),
-        "entropy_share_of_uniform": float(entropy.mean() / np.log(max(2, encoder.config.num_tokens))),
-        "tokens_above_uniform": int((attention.mean(0) > 1 / encoder.config.num_tokens).sum()),
+        "effective_tokens_per_place": use.effective,
+        "entropy_share_of_uniform": use.entropy_share,
+        "tokens_above_uniform": use.above_uniform,
         "sampled_places": SAMPLE_PLACES,
     }
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from tessearth.sphere.coordinates import Floats, as_places, check_latlon
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
 from tessearth.sphere.land import is_inhabited_land
 from tessearth.storage.files import atomic_write
+from tessearth.storage.sealed import read_npz
 
 if TYPE_CHECKING:
     from tessearth.embedding.embedder import Embedder
@@ -48,9 +48,6 @@ ROWS_PER_SUM = {"cpu": 2**20, "cuda": 2**13}
 digit. A CPU's sums in blocks by itself."""
 FEWEST_QUERIES = 64
 """With fewer queries at a time, reading the database costs more than multiplying."""
-SMALL_NPZ_BYTES = 2**28
-MOST_COMPRESSION = 100
-"""Useful numbers do not compress by more; an archive of zeros shrinks a thousandfold and fills the memory."""
 
 
 class Part(NamedTuple):
@@ -95,31 +92,6 @@ def save_database(database: Database, path: str | PathLike[str]) -> None:
     arrays = {"locs": database.latlon[:, ::-1], "keys": database.keys, "image_embeddings": database.values}
     with atomic_write(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-
-
-def read_npz(path: str | PathLike[str], names: tuple[str, ...]) -> dict[str, Array]:
-    """The arrays of an npz that must hold exactly these names; no code in it is ever run."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            found = list(getattr(archive, "files", []))
-            missing, surplus = sorted(set(names) - set(found)), sorted(set(found) - set(names))
-            if missing or surplus:
-                said = [f"no {name}" for name in missing] + [f"a surplus {name}" for name in surplus]
-                raise DataError(f"{path} has {' and '.join(said)}; it must hold {', '.join(names)}")
-            claimed, there = sum(entry.file_size for entry in archive.zip.infolist()), Path(path).stat().st_size
-            if claimed > max(SMALL_NPZ_BYTES, MOST_COMPRESSION * there):
-                raise DataError(f"{path} would fill {claimed / 2**30:.1f} GiB of memory from {there / 2**20:.1f} MB")
-            # The archive compares checksums only at the end of an entry, which reading an array never reaches when the
-            # flipped bit is in its shape.
-            if archive.zip.testzip() is not None:
-                raise BadZipFile
-            return {name: np.asarray(archive[name]) for name in names}
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}") from None
-    except DataError:
-        raise
-    except Exception:  # damage makes the readers of archives and arrays raise errors of any kind
-        raise DataError(f"{path} is not an npz of plain arrays, or is damaged") from None
 
 
 class Retriever:

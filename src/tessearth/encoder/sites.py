@@ -1,16 +1,19 @@
-"""Where sites start: lattices over the sphere, or over its land."""
+"""Where sites start, a lattice over the sphere or over its land, and how a run records where they went."""
 
+import os
 from collections.abc import Callable, Iterator
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, DataError
 from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
 from tessearth.sphere.land import is_inhabited_land
+from tessearth.storage.sealed import read_npz
 
 SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
@@ -69,3 +72,30 @@ def _outwards(centre: int, width: int) -> Iterator[int]:
         yield centre + step
         if centre > step:
             yield centre - step
+
+
+TRAJECTORIES = "trajectories.npz"
+"""The file's name in a run folder and in that of a shipped model."""
+
+
+class Trajectory(NamedTuple):
+    """Where the sites were at R moments of a run."""
+
+    steps: npt.NDArray[np.int64]
+    """(R,) optimiser steps, in rising order."""
+    positions: npt.NDArray[np.float32]
+    """(R, K, 3)."""
+    sharpness: npt.NDArray[np.float32]
+    """(R, K)."""
+
+
+def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
+    """The record of the sites that a run left."""
+    if not Path(path).is_file():
+        raise DataError(f"there is no {path}: the run recorded no site positions")
+    steps, positions, sharpness = read_npz(path, Trajectory._fields).values()
+    if positions.ndim != 3 or steps.shape != positions.shape[:1] or positions.shape[-1] != 3:
+        raise DataError(f"{path} has {len(steps)} steps for positions of shape {positions.shape}")
+    if 0 in positions.shape or sharpness.shape != positions.shape[:2] or not np.isfinite(positions).all():
+        raise DataError(f"{path} is no record of sites: it is empty, or its positions are not finite")
+    return Trajectory(steps.astype(np.int64), positions.astype(np.float32), sharpness.astype(np.float32))

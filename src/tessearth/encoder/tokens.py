@@ -1,12 +1,14 @@
 """Semantic tokens: a small shared vocabulary that places and images both attend to."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.encoder.config import EncoderConfig
+from tessearth.errors import DataError
 
 
 class SemanticTokens(nn.Module):
@@ -68,3 +70,30 @@ class SemanticTokens(nn.Module):
         """One draw per batch of tokens to hide, (T,); at least one stays in sight."""
         draw = torch.rand(self.config.num_tokens, device=logits.device)
         return (draw < self.config.token_dropout) & (draw < draw.max())
+
+
+class TokenUse(NamedTuple):
+    """How places share their attention among T tokens."""
+
+    mean: Tensor
+    """Mean attention of each token, (T,)."""
+    entropy_share: float
+    """Mean entropy of a place's attention, as a share of ln T."""
+    effective: float
+    """How many tokens a place draws on: the mean over places of exp(entropy)."""
+    effective_at_mean: float
+    """The same of the mean entropy, exp(mean entropy), which is never more."""
+    above_uniform: int
+    """Tokens whose mean attention is above 1 / T."""
+
+
+@torch.no_grad()
+def measure_token_use(attention: Tensor) -> TokenUse:
+    """The use of tokens in the attention (N, T) of places, computed in its precision."""
+    if attention.ndim != 2 or 0 in attention.shape:
+        raise DataError(f"attention has shape {tuple(attention.shape)}, not (places, tokens)")
+    tokens, mean = attention.shape[1], attention.mean(0)
+    entropy = torch.special.entr(attention).sum(-1)
+    nats = float(entropy.mean())
+    share = nats / math.log(max(2, tokens))
+    return TokenUse(mean, share, float(entropy.exp().mean()), math.exp(nats), int((mean > 1 / tokens).sum()))

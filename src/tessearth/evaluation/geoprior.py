@@ -20,11 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.embedding.retrieval import read_npz
 from tessearth.errors import ConfigError, CoordinateError, DataError, UnknownNameError, WeightsError
 from tessearth.sphere.coordinates import check_latlon
 from tessearth.storage.files import write_bytes
-from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
+from tessearth.storage.sealed import read_npz, read_sealed_tensors, seal_tensors
 from tessearth.storage.tables import read_labelled
 
 Array = npt.NDArray[Any]

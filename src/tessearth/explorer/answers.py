@@ -5,6 +5,7 @@ import numpy.typing as npt
 import torch
 
 from tessearth.embedding.retrieval import most_alike
+from tessearth.encoder.tokens import measure_token_use
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.errors import UnknownNameError
 from tessearth.explorer.schemas import (
@@ -152,8 +153,8 @@ def answer_tokens(served: Served) -> TokensAnswer:
     """How places on land use the tokens: the most used first, each with the places where it is strongest."""
     latlon, _, names = served.land
     attention = _read_at(served.field("attention"), latlon)
-    mean = attention.mean(0)
-    entropy = -(attention * np.log(np.maximum(attention, 1e-9))).sum(1)
+    use = measure_token_use(torch.from_numpy(attention))
+    mean = use.mean.numpy()
     tokens = [
         Token(
             token=int(i),
@@ -164,7 +165,7 @@ def answer_tokens(served: Served) -> TokensAnswer:
         )
         for i in np.argsort(-mean, kind="stable")
     ]
-    return TokensAnswer(count=len(tokens), effective=round(float(np.exp(entropy).mean()), 2), tokens=tokens)
+    return TokensAnswer(count=len(tokens), effective=round(use.effective, 2), tokens=tokens)
 
 
 def answer_outlines() -> object:

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 
 from tessearth.embedding.cache import EmbeddingCache, places_key
 from tessearth.embedding.embedder import Embedder
-from tessearth.embedding.retrieval import land_places, read_npz
+from tessearth.embedding.retrieval import land_places
 from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.sites import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, MissingExtraError, TessearthError, UnknownNameError
 from tessearth.explorer.limits import ServeSettings
 from tessearth.explorer.pictures import warm_base
@@ -86,17 +87,7 @@ def land_mask(latlon: Floats) -> npt.NDArray[np.bool_]:
         return np.ones(latlon.shape[:-1], dtype=bool)
 
 
-FILE = "trajectories.npz"
 MOST_FRAMES = 60
-
-
-class Trajectories(NamedTuple):
-    """The record of a run."""
-
-    steps: npt.NDArray[np.int64]
-    """(F,) in rising order."""
-    positions: npt.NDArray[np.float32]
-    """(F, K, 3)."""
 
 
 def find_trajectories(model: str | PathLike[str]) -> Path | None:
@@ -104,25 +95,23 @@ def find_trajectories(model: str | PathLike[str]) -> Path | None:
     path = shipped_folder(model) or Path(model)
     if not path.exists():
         return None
-    beside = [path / FILE] if path.is_dir() else [path.with_suffix(".trajectories.npz"), path.parent / FILE]
+    beside = (
+        [path / TRAJECTORIES] if path.is_dir() else [path.with_suffix(f".{TRAJECTORIES}"), path.parent / TRAJECTORIES]
+    )
     if path.parent.name == "weights":
-        beside.append(path.parent.parent / FILE)
+        beside.append(path.parent.parent / TRAJECTORIES)
     return next((file for file in beside if file.is_file()), None)
 
 
-def read_trajectories(path: str | PathLike[str], num_sites: int) -> Trajectories:
-    """Read a record and check that it is of so many sites."""
-    arrays = read_npz(path, ("steps", "positions", "sharpness"))
-    steps, positions = arrays["steps"], arrays["positions"]
-    whole = steps.ndim == 1 and positions.ndim == 3 and positions.shape[0] == len(steps) > 0
-    if not whole or positions.shape[2] != 3 or not np.isfinite(positions).all():
-        raise DataError(f"{path} is no record of sites: steps {steps.shape}, positions {positions.shape}")
-    if positions.shape[1] != num_sites:
-        raise DataError(f"{path} follows {positions.shape[1]} sites, and the model has {num_sites}")
-    return Trajectories(steps.astype(np.int64), positions.astype(np.float32))
+def read_trajectories(path: str | PathLike[str], num_sites: int) -> Trajectory:
+    """Read a record and check that it is of as many sites as the model has."""
+    record = read_trajectory(path)
+    if len(record.steps) == 0 or record.positions.shape[1] != num_sites:
+        raise DataError(f"{path} follows {record.positions.shape[1]} sites, and the model has {num_sites}")
+    return record
 
 
-def describe_migration(record: Trajectories, *, share: float, frames: int, seed: int) -> MigrationAnswer:
+def describe_migration(record: Trajectory, *, share: float, frames: int, seed: int) -> MigrationAnswer:
     """A seeded share of the sites over evenly chosen frames, the first and the last always among them."""
     if not 0 < share <= 1:
         raise ConfigError(f"share is {share:g}; it must lie above 0 and be at most 1")
@@ -564,7 +553,7 @@ class Served:
             return DataError(f"the maps could not be prepared: {self.failure}")
         return NotReadyError(f"{words}; ask again in a moment")
 
-    def _open_trajectories(self, given: str | PathLike[str] | None) -> Trajectories | None:
+    def _open_trajectories(self, given: str | PathLike[str] | None) -> Trajectory | None:
         if given is not None and not self.embedder.has_sites:
             raise ConfigError(f"{self.embedder.name} has no sites whose ways {given} could hold")
         found = given if given is not None else find_trajectories(self.embedder.name)

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tessearth.encoder.sites import TRAJECTORIES, read_trajectory
 from tessearth.errors import ConfigError
 from tessearth.evaluation.runner import split_names
 from tessearth.figures.request import Request
-from tessearth.figures.scores import find_run, predict, read_metrics, read_scores, read_trajectory, score_top_k
+from tessearth.figures.scores import find_run, predict, read_metrics, read_scores, score_top_k
 from tessearth.plotting import curves, places, sites, tokens
 from tessearth.plotting.animation import animate_migration
 from tessearth.plotting.curves import Score
@@ -75,7 +76,7 @@ def write_figure(kind: str, request: Request, path: str | PathLike[str], dpi: in
         if Path(path).suffix.lower() != ANIMATION:
             save_figure(draw(kind, request), path, dpi)
             return
-        trajectory = read_trajectory(find_run(request.model, request.run))
+        trajectory = read_trajectory(find_run(request.model, request.run) / TRAJECTORIES)
         style: dict[str, Any] = {} if request.width_cm is None else {"width_cm": request.width_cm}
         style |= {"share": request.share, "seed": request.seed, "frames": request.frames}
         animate_migration(path, trajectory.steps, trajectory.positions, request.view, **style)
@@ -119,7 +120,7 @@ def _embeddings(axis: Any, request: Request) -> str:
 
 
 def _migration(axis: Any, request: Request) -> str:
-    trajectory = read_trajectory(find_run(request.model, request.run))
+    trajectory = read_trajectory(find_run(request.model, request.run) / TRAJECTORIES)
     sites.draw_migration(axis, trajectory.positions, request.view, share=request.share, seed=request.seed)
     return f"site migration over {trajectory.steps[-1] - trajectory.steps[0]:,} steps"
 

@@ -1,7 +1,6 @@
 """The numbers behind `tessearth plot` that have to be worked out first: predictions of probes, scores by kept sites."""
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow.csv
 
 from tessearth.devices import find_device
 from tessearth.embedding.embedder import Embedder
+from tessearth.encoder.sites import TRAJECTORIES
 from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.evaluation.metrics import METRICS, score
 from tessearth.evaluation.plan import rows_within
@@ -27,7 +27,7 @@ from tessearth.zoo.shipped import shipped_folder
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
-TRAJECTORIES, METRICS_FILE, STORE = "trajectories.npz", "metrics.jsonl", "features"
+METRICS_FILE, STORE = "metrics.jsonl", "features"
 MEANS = "-means"
 """How a study's rows name the two means of a split: of accuracies, then of R2."""
 
@@ -47,15 +47,6 @@ class Predicted(NamedTuple):
     numbers: bool = True
 
 
-class Trajectory(NamedTuple):
-    """Where sites lay along a run."""
-
-    steps: npt.NDArray[np.int64]
-    """(R,) optimiser steps."""
-    positions: Floats
-    """(R, K, 3)."""
-
-
 def find_run(model: str, run: str | None) -> Path:
     """The folder of a training run: the one named, a shipped model's own, else the one whose weights the model is."""
     if run is not None:
@@ -67,21 +58,6 @@ def find_run(model: str, run: str | None) -> Path:
         if (folder / METRICS_FILE).is_file() or (folder / TRAJECTORIES).is_file():
             return folder
     raise ConfigError(f"{model} lies in no run folder; name the folder of its training with --run DIR")
-
-
-def read_trajectory(folder: Path) -> Trajectory:
-    """The sites' recorded positions along a run."""
-    path = folder / TRAJECTORIES
-    try:
-        with np.load(path, allow_pickle=False) as parts:
-            found = Trajectory(parts["steps"], parts["positions"].astype(np.float64))
-    except FileNotFoundError:
-        raise DataError(f"{folder} holds no {TRAJECTORIES}: the run recorded no site positions") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise DataError(f"{path} is damaged or holds no steps and positions") from None
-    if found.positions.ndim != 3 or len(found.steps) != len(found.positions):
-        raise DataError(f"{path} has {len(found.steps)} steps for positions of shape {found.positions.shape}")
-    return found
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

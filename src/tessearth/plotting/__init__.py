@@ -15,7 +15,7 @@ from tessearth.plotting.curves import Score, draw_losses, draw_performance, draw
 from tessearth.plotting.ground import draw_ground
 from tessearth.plotting.places import draw_classes, draw_embeddings, draw_numbers
 from tessearth.plotting.sites import draw_cells, draw_migration, draw_sharpness, draw_site_embeddings, draw_sites
-from tessearth.plotting.tokens import draw_token_map, draw_token_use, measure_token_use
+from tessearth.plotting.tokens import draw_token_map, draw_token_use
 from tessearth.plotting.views import REGIONS, View, build_view, new_figure, paper_style, save_figure
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "draw_token_map",
     "draw_token_use",
     "fit_components",
-    "measure_token_use",
     "new_figure",
     "paper_style",
     "save_figure",

@@ -23,7 +23,7 @@ HOLD_FRAMES = 8
 def animate_migration(
     path: Any,
     steps: npt.NDArray[np.int64],
-    positions: Floats,
+    positions: npt.ArrayLike,
     view: View,
     *,
     frames: int = 40,

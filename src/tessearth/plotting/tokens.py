@@ -1,10 +1,12 @@
 """Semantic tokens: where each is attended to, how evenly they are used, and what the places that use them look like."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError
 from tessearth.plotting.colours import ATTENTION, CLASS_COLOURS, END, START
 from tessearth.plotting.ground import draw_ground, show_pixels
@@ -20,42 +22,17 @@ APART_DEGREES = 12.0
 """Top places of a token lie at least so far from each other, or one spot would fill them all."""
 
 
-class TokenUse(NamedTuple):
-    """How places share their attention among T tokens."""
-
-    mean: Floats
-    """Mean attention of each token, (T,)."""
-    entropy: float
-    """Mean entropy of a place's attention, as a share of ln T."""
-    effective: float
-    """Mean over places of exp(entropy): how many tokens a place draws on."""
-    above_uniform: int
-    """Tokens that get more than 1 / T."""
-
-
-def measure_token_use(attention: Array) -> TokenUse:
-    """Of the attention (N, T) of places spread evenly over the sphere."""
-    share = np.asarray(attention, dtype=np.float64)
-    if share.ndim != 2 or share.shape[1] < 1 or len(share) < 1:
-        raise DataError(f"attention has shape {share.shape}, not (places, tokens)")
-    entropy = -(share * np.log(np.maximum(share, 1e-300))).sum(axis=1)
-    mean = share.mean(axis=0)
-    tokens = share.shape[1]
-    spread = float(entropy.mean() / np.log(max(2, tokens)))
-    return TokenUse(mean, spread, float(np.exp(entropy).mean()), int((mean > 1 / tokens).sum()))
-
-
 def draw_token_use(axis: Any, attention: Array) -> Any:
     """Mean attention of every token in descending order, with the line of uniform use and what it amounts to."""
-    use = measure_token_use(attention)
+    use = measure_token_use(torch.from_numpy(np.asarray(attention, dtype=np.float64)))
     tokens = len(use.mean)
-    ranked = 100 * np.sort(use.mean)[::-1]
+    ranked = 100 * np.sort(use.mean.numpy())[::-1]
     colours = [END if value > 100 / tokens else CLASS_COLOURS[4] for value in ranked]
     axis.bar(np.arange(1, tokens + 1), ranked, width=0.85, color=colours)
     axis.axhline(100 / tokens, color=START, linestyle="--", linewidth=0.9, label=f"uniform: {100 / tokens:.2g} %")
     axis.set(xlabel="token, by rank", ylabel="mean attention (%)", xlim=(0.3, tokens + 0.7))
     said = f"{use.above_uniform} of {tokens} tokens above uniform\neffective tokens per place: {use.effective:.1f}\n"
-    said += f"entropy: {use.entropy:.2f} of ln {tokens}"
+    said += f"entropy: {use.entropy_share:.2f} of ln {tokens}"
     axis.legend(title=said, title_fontsize=6.5, loc="upper right", frameon=False, alignment="left")
     return axis
 

@@ -1,13 +1,15 @@
 """Seals: the SHA-256 of content and of what it is about, next to it in the same file.
 
 One `checksum` serves bytes, arrays and plain values. `write_sealed` puts it behind a file's bytes; `seal_tensors` puts
-it into the header of a safetensors file. This module imports torch only where tensors are sealed or read.
+it into the header of a safetensors file; `read_npz` checks an npz by the checksums of its archive. This module imports
+torch only where tensors are sealed or read.
 """
 
 import hashlib
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 SEAL = "seal"
 """The entry of a header that holds the SHA-256 of all its other entries and of the tensors."""
 SEAL_BYTES = 32
+SMALL_NPZ_BYTES = 2**28
+MOST_COMPRESSION = 100
+"""Numbers worth keeping do not shrink more than this; an archive of zeros shrinks a thousandfold and fills memory."""
 
 
 def checksum(content: bytes | memoryview | npt.NDArray[Any], *, about: bytes | None = None) -> str:
@@ -110,3 +115,28 @@ def _checksum_of_tensors(tensors: "Mapping[str, Tensor]", header: Mapping[str, s
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def read_npz(path: str | os.PathLike[str], names: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an npz that must hold these and no others; no code in it is ever run."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            found = list(getattr(archive, "files", []))
+            missing, surplus = sorted(set(names) - set(found)), sorted(set(found) - set(names))
+            if missing or surplus:
+                said = [f"no {name}" for name in missing] + [f"a surplus {name}" for name in surplus]
+                raise DataError(f"{path} has {' and '.join(said)}; it must hold {', '.join(names)}")
+            claimed, there = sum(entry.file_size for entry in archive.zip.infolist()), Path(path).stat().st_size
+            if claimed > max(SMALL_NPZ_BYTES, MOST_COMPRESSION * there):
+                raise DataError(f"{path} would fill {claimed / 2**30:.1f} GiB of memory from {there / 2**20:.1f} MB")
+            # The archive's checksums are only compared at the end of an entry, which an array never reaches when the
+            # bit that turned stands in its shape.
+            if archive.zip.testzip() is not None:
+                raise zipfile.BadZipFile
+            return {name: np.asarray(archive[name]) for name in names}
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}") from None
+    except DataError:
+        raise
+    except Exception:  # damage makes the readers of archives and arrays raise errors of any kind
+        raise DataError(f"{path} is not an npz of plain arrays, or is damaged") from None

@@ -12,18 +12,21 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from tessearth.encoder.sites import Trajectory
+from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.store import FeatureStore
 from tessearth.imagery.store_builder import build_store
 from tessearth.training.data import Batch, TrainingData
-from tessearth.training.metrics import retrieval, token_statistics
+from tessearth.training.metrics import retrieval
 from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import distillation_by_width, is_distributed, total_loss
 from tessearth.training.recipe import Recipe, first_difference, read_recipe
-from tessearth.training.run_folder import STORE, Checkpoint, RunFolder, Trajectory
+from tessearth.training.run_folder import STORE, Checkpoint, RunFolder
 from tessearth.training.start import FITTED_PLACES, build_start, fit_image_side_
 from tessearth.training.step import Stepper, numerics
 
@@ -187,7 +190,7 @@ class _Run:
         self.held_out = self.data.held_out(recipe.training.evaluate_places)
         self.best: float | None = None
         self.validation: dict[str, Any] = {}
-        self.trajectory = Trajectory([], [], [])
+        self.trajectory: list[Trajectory] = []
         self.stop = StopRequest()
 
     def train(self) -> Result:
@@ -243,9 +246,8 @@ class _Run:
     def _record(self, step: int) -> None:
         sites = self.model.encoder.sites() if self.folder is not None else None
         if sites is not None:
-            self.trajectory.steps.append(step)
-            self.trajectory.positions.append(sites.positions.detach().float().cpu().numpy())
-            self.trajectory.sharpness.append(sites.sharpness.detach().float().cpu().numpy())
+            positions, sharpness = (part.detach().float().cpu().numpy()[None] for part in sites)
+            self.trajectory.append(Trajectory(np.array([step]), positions, sharpness))
 
     def _log(self, step: int) -> None:
         """Write down what the steps since the last line reported, after a look at whether it makes sense."""
@@ -278,7 +280,7 @@ class _Run:
         """First what may be ahead of the checkpoint, then the checkpoint, so that a kill in between loses nothing."""
         if self.folder is not None:
             self.folder.save_weights("last", self.model.encoder, self._provenance(done))
-            if self.trajectory.steps:
+            if self.trajectory:
                 self.folder.save_trajectory(self.trajectory)
             self.folder.save_checkpoint(Checkpoint(done, self.stepper.state(), self.best))
 
@@ -316,7 +318,12 @@ def evaluate(model: PretrainingModel, batch: Batch) -> dict[str, Any]:
         widths = ("whole", *map(str, model.objective.prefixes))
         results["distillation_by_width"] = dict(zip(widths, map(float, distillation_by_width(sides)), strict=True))
     if sides.location_attention is not None:
-        results["tokens"] = token_statistics(sides.location_attention)._asdict()
+        use = measure_token_use(sides.location_attention)
+        results["tokens"] = {
+            "entropy": use.entropy_share,
+            "effective_tokens": use.effective_at_mean,
+            "share_above_uniform": use.above_uniform / len(use.mean),
+        }
     return results
 
 

@@ -1,6 +1,5 @@
-"""What training is judged by on places it has not seen: retrieval, and how the tokens are used."""
+"""What training is judged by on places it has not seen: retrieval."""
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -17,30 +16,10 @@ class Retrieval(NamedTuple):
     place_to_image: dict[int, float]
 
 
-class TokenStatistics(NamedTuple):
-    """How places draw on the tokens."""
-
-    entropy: float
-    """Of a place's attention, as a share of the largest possible (ln T), mean over places."""
-    effective_tokens: float
-    """How many tokens a place draws on: T to the power of that entropy."""
-    share_above_uniform: float
-    """The share of tokens whose mean attention over all places is above 1 / T."""
-
-
 @torch.no_grad()
 def retrieval(location: Tensor, image: Tensor) -> Retrieval:
     """Find each image's place among all places, and each place's image among all images; unit rows, (N, D) each."""
     return Retrieval(image_to_place=_shares(image, location), place_to_image=_shares(location, image))
-
-
-@torch.no_grad()
-def token_statistics(attention: Tensor) -> TokenStatistics:
-    """Statistics of the places' attention over the tokens, (N, T)."""
-    tokens = attention.shape[-1]
-    nats = float(torch.special.entr(attention).sum(-1).mean())
-    used = float((attention.mean(0) > 1 / tokens).double().mean())
-    return TokenStatistics(nats / math.log(max(tokens, 2)), math.exp(nats), used)
 
 
 def _shares(queries: Tensor, answers: Tensor) -> dict[int, float]:

@@ -17,17 +17,16 @@ import importlib
 import json
 import platform
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tessearth.embedding.retrieval import read_npz
 from tessearth.encoder.contract import LocationEncoder
+from tessearth.encoder.sites import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.settings import from_plain
 from tessearth.storage.files import atomic_write, locked_folder, remove_unfinished, write_bytes
@@ -36,7 +35,7 @@ from tessearth.training.recipe import Recipe, first_difference, to_toml
 from tessearth.version import __version__
 
 RECIPE, ENVIRONMENT, METRICS, CHECKPOINT = "recipe.toml", "environment.json", "metrics.jsonl", "checkpoint.safetensors"
-TRAJECTORIES, STORE, TENSORBOARD = "trajectories.npz", "features", "tensorboard"
+STORE, TENSORBOARD = "features", "tensorboard"
 CHECKPOINT_FORMAT = "tessearth-checkpoint-1"
 
 
@@ -49,14 +48,6 @@ class Checkpoint(NamedTuple):
     """Weights and optimiser, by name."""
     best: float | None
     """The lowest validation loss so far."""
-
-
-class Trajectory(NamedTuple):
-    """Where the sites were along the way."""
-
-    steps: list[int]
-    positions: list[npt.NDArray[np.float32]]
-    sharpness: list[npt.NDArray[np.float32]]
 
 
 class RunFolder:
@@ -128,28 +119,22 @@ class RunFolder:
         """Replace the weights called best or last."""
         encoder.save(self.weights(name), provenance=provenance)
 
-    def save_trajectory(self, trajectory: Trajectory) -> None:
+    def save_trajectory(self, records: Sequence[Trajectory]) -> None:
         """Replace the record of the sites' ways."""
+        whole = Trajectory(*map(np.concatenate, zip(*records, strict=True)))
         with atomic_write(self.path / TRAJECTORIES) as file:
-            np.savez(
-                file,
-                steps=np.array(trajectory.steps),
-                positions=np.stack(trajectory.positions),
-                sharpness=np.stack(trajectory.sharpness),
-            )
+            np.savez(file, **whole._asdict())
 
-    def load_trajectory(self, step: int) -> Trajectory:
+    def load_trajectory(self, step: int) -> list[Trajectory]:
         """The record up to a step; what was recorded after it will be recorded again."""
-        file = self.path / TRAJECTORIES
-        if not file.is_file():
-            return Trajectory([], [], [])
+        if not (self.path / TRAJECTORIES).is_file():
+            return []
         try:
-            found = read_npz(file, Trajectory._fields)
-            kept = found["steps"] < step
-            steps, positions, sharpness = (found[name][kept] for name in Trajectory._fields)
-        except (DataError, IndexError) as error:
+            found = read_trajectory(self.path / TRAJECTORIES)
+        except DataError as error:
             raise DataError(f"{error}; remove it to go on without it") from None
-        return Trajectory(steps.tolist(), list(positions), list(sharpness))
+        kept = found.steps < step
+        return [Trajectory(found.steps[kept], found.positions[kept], found.sharpness[kept])]
 
     def forget_after(self, step: int) -> None:
         """Drop the log's lines about steps that will be taken again, and one cut short by a kill."""
