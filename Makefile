@@ -8,7 +8,7 @@ BIN := .venv/bin
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-demo: ## the model at work, a small one trained beside it, both compared: demo/index.html, in about five minutes
+demo: ## the shipped model at work, a small one trained, both compared: demo/index.html, in about three minutes
 	@tools/setup earth,plot
 	@$(BIN)/python examples/demo.py
 
@@ -24,7 +24,7 @@ test-faults: ## the whole fault suite, many minutes: kills, full disks, turned b
 	@tools/setup dev
 	@$(BIN)/python -m pytest tests/faults
 
-mutation: ## small faults put into encoder, training and evaluation: how many do tests notice? (SAMPLE=40 SEED=4)
+mutation: ## share of small faults in encoder, training and evaluation that the tests find (SAMPLE=40 SEED=4)
 	@tools/setup dev
 	@test -d build/mutation/cosmic_ray || $(BIN)/python -m pip install -q --no-warn-conflicts --target build/mutation cosmic-ray==8.7.0
 	@$(BIN)/python tools/mutation.py --sample $(or $(SAMPLE),40) --seed $(or $(SEED),4) --out benchmarks/results/mutation.md
@@ -65,7 +65,7 @@ fuzz: ## damaged input for everything that takes input, ten minutes a surface (S
 	@tools/setup dev
 	@$(BIN)/python tools/fuzz.py $(SURFACES) --seconds $(or $(SECONDS_EACH),600) --seed $(or $(SEED),0)
 
-audit: ## known weaknesses of the pinned versions, by pip-audit (asks the package index)
+audit: ## known weaknesses of the pinned versions, by pip-audit (needs the package index)
 	@python3 -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit
 	@build/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt || \
 	  { echo "found something, or the package index does not say here what is known of a version" >&2; exit 2; }

@@ -41,7 +41,7 @@ def test_the_terminal_tells_each_part_and_its_time(made: Path) -> None:
     told = (made / "told.txt").read_text()
     for part in ("The model `earth`", "Places alike", "A probe", "the recipe `smoke`", "All of them compared"):
         assert part in told
-    assert len(re.findall(r"\(\d+ s, \d+ s of processor time\)", told)) == 7
+    assert len(re.findall(r"\n  \(\d+ s\)", told)) == 7
     score = float(re.search(r"R2 (0\.\d+)\), with", told.replace("\n  ", " "))[1])  # type: ignore[index]
     assert score > 0.6, "the probe on `earth` reads elevation"
 
