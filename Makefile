@@ -52,6 +52,10 @@ explorer: ## build the page of `tessearth explore` from web/ (needs Node 20)
 house: ## size of the source by room: lines, files, long functions, importers, import chains
 	@python3 tools/house.py src
 
+journeys: ## files and functions that run when a user embeds, encodes, trains, clicks and evaluates (minutes)
+	@tools/setup dev
+	@$(BIN)/python tools/journeys.py
+
 figures: ## draw every figure of docs/figures from the shipped model (minutes)
 	@tools/setup dev
 	@tools/figures
@@ -78,4 +82,4 @@ clean: ## remove the virtual environment and what tools left behind
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: audit coverage docs explorer figures fuzz help demo test test-slow test-faults house mutation check constraints clean
+.PHONY: audit coverage docs explorer figures fuzz help demo test test-slow test-faults house journeys mutation check constraints clean
