@@ -47,7 +47,7 @@ check: ## style, types and the direction of imports
 explorer: ## build the page of `tessearth explore` from web/ (needs Node 20)
 	@command -v npm > /dev/null || { echo "building the page needs Node 20 with npm" >&2; exit 2; }
 	@cd web && npm install --no-save --no-audit --no-fund --loglevel=error && npm run build
-	@PYTHONPATH=src python3 -c "from pathlib import Path; from tessearth.explorer import page; page.write_record(Path('web'))"
+	@python3 tools/page_record.py
 
 house: ## size of the source by room: lines, files, long functions, importers, import chains
 	@python3 tools/house.py src

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tessearth import Embedder
+from tessearth.explorer.app import STATIC, is_built
 from tessearth.explorer.limits import ServeSettings
-from tessearth.explorer.page import STATIC, is_built
 from tessearth.explorer.session import Served
 from tests.explorer.conftest import model
 from tests.explorer.serving import Client, serving

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from tessearth import Embedder
+from tessearth.explorer.app import STATIC
 from tessearth.explorer.limits import ServeSettings
-from tessearth.explorer.page import STATIC
 from tessearth.explorer.session import Served
 from tests.browser.conftest import Visit
 from tests.explorer.serving import Client, serving

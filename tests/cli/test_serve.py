@@ -93,7 +93,7 @@ def test_explore_serves_the_page_beside_the_api(model: Path) -> None:
 def test_explore_says_what_to_do_when_the_page_is_not_built(
     tessearth: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessearth.explorer.page.check_built.__defaults__", (tmp_path,))
+    monkeypatch.setattr("tessearth.explorer.app.check_built.__defaults__", (tmp_path,))
     outcome = tessearth("explore", "--no-browser", "--model", model)
     assert outcome.status == 2
     assert "the explorer's page is not built: run `make explorer`" in outcome.err
@@ -121,7 +121,7 @@ def test_a_port_in_use_is_one_clear_line(tessearth: Command, model: Path, taken:
         (("--max-points", "0"), "max_points is 0; it must be at least 1"),
         (("--model", "erth"), "there is no model named 'erth'"),
         (("--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
-        (("--trajectories", "nothing.npz"), "there is no file nothing.npz"),
+        (("--trajectories", "nothing.npz"), "there is no nothing.npz"),
     ],
 )
 def test_a_mistake_is_one_clear_line(tessearth: Command, model: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -199,7 +199,7 @@ def test_metrics_count_requests_by_route(client: Client) -> None:
     def count() -> int:
         lines = client.ask("/metrics").body.decode().splitlines()
         wanted = 'tessearth_requests_total{method="GET",route="/place",status="200"} '
-        return sum(int(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
+        return sum(int(float(line.removeprefix(wanted))) for line in lines if line.startswith(wanted))
 
     before = count()
     client.ask("/place?lat=1&lon=20")
@@ -208,14 +208,11 @@ def test_metrics_count_requests_by_route(client: Client) -> None:
     assert "/nothing" not in client.ask("/metrics").body.decode()
 
 
-def test_the_description_and_its_page_load_nothing_from_elsewhere(client: Client) -> None:
+def test_the_api_is_described_without_a_page_that_loads_from_elsewhere(client: Client) -> None:
     described = client.ask("/openapi.json").json()
     for path in ("/embed", "/similar", "/predict", "/cells", "/tokens", "/sites", "/health", "/metrics"):
         assert path in described["paths"]
-    page = client.ask("/reference").body.decode()
-    assert "/embed" in page
-    assert "http" not in page.replace("https://json-schema.org", "")
-    assert client.ask("/docs").status == 404
+    assert client.ask("/docs").status == client.ask("/redoc").status == 404
 
 
 def test_json_says_so(client: Client) -> None:

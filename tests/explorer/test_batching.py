@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from tessearth.explorer.session import AT_LEAST, ROUND_POINTS, Batcher, OverloadedError, StoppedError
+from tessearth.explorer.session import AT_LEAST, ROUND_POINTS, Batcher, OverloadedError
 from tests.coroutines import run
 
 DIM = 3
@@ -23,9 +23,9 @@ def places(count: int, seed: int = 0) -> np.ndarray:
 
 def test_every_request_gets_the_embeddings_of_its_own_places() -> None:
     async def main() -> None:
-        async with Batcher(double, DIM, max_pending=10**6) as batcher:
+        async with Batcher(max_pending=10**6) as batcher:
             asked = [places(count, seed=count) for count in (1, 5, ROUND_POINTS + 7, 2, 3 * AT_LEAST)]
-            found = await asyncio.gather(*(batcher.embed(one) for one in asked))
+            found = await asyncio.gather(*(batcher.run(double, one) for one in asked))
             for one, got in zip(asked, found, strict=True):
                 np.testing.assert_array_equal(got, double(one))
             assert batcher.pending == 0
@@ -42,8 +42,8 @@ def test_what_waits_is_embedded_together() -> None:
         return double(latlon)
 
     async def main() -> None:
-        async with Batcher(slow, DIM, max_pending=1000) as batcher:
-            await asyncio.gather(*(batcher.embed(places(1, seed=i)) for i in range(100)))
+        async with Batcher(max_pending=1000) as batcher:
+            await asyncio.gather(*(batcher.run(slow, places(1, seed=i)) for i in range(100)))
 
     run(main())
     assert sum(sizes) == 100
@@ -56,11 +56,11 @@ def test_one_place_does_not_wait_for_a_long_table() -> None:
         return double(latlon)
 
     async def main() -> tuple[float, float]:
-        async with Batcher(slow, DIM, max_pending=10**6) as batcher:
+        async with Batcher(max_pending=10**6) as batcher:
             start = time.perf_counter()
-            table = asyncio.create_task(batcher.embed(places(10 * ROUND_POINTS)))
+            table = asyncio.create_task(batcher.run(slow, places(10 * ROUND_POINTS)))
             await asyncio.sleep(0.15)
-            await batcher.embed(places(1))
+            await batcher.run(slow, places(1))
             single = time.perf_counter() - start
             await table
             return single, time.perf_counter() - start
@@ -71,10 +71,10 @@ def test_one_place_does_not_wait_for_a_long_table() -> None:
 
 def test_more_than_the_limit_is_refused_at_once() -> None:
     async def main() -> None:
-        async with Batcher(double, DIM, max_pending=10) as batcher:
+        async with Batcher(max_pending=10) as batcher:
             with pytest.raises(OverloadedError, match="too many; ask again in a moment"):
-                await batcher.embed(places(11))
-            assert len(await batcher.embed(places(10))) == 10
+                await batcher.run(double, places(11))
+            assert len(await batcher.run(double, places(10))) == 10
 
     run(main())
 
@@ -89,15 +89,15 @@ def test_a_request_nobody_waits_for_is_dropped() -> None:
         return double(latlon)
 
     async def main() -> None:
-        async with Batcher(slow, DIM, max_pending=10**6) as batcher:
-            first = asyncio.create_task(batcher.embed(places(1)))
+        async with Batcher(max_pending=10**6) as batcher:
+            first = asyncio.create_task(batcher.run(slow, places(1)))
             await asyncio.sleep(0.05)
-            given_up = asyncio.create_task(batcher.embed(places(77)))
+            given_up = asyncio.create_task(batcher.run(slow, places(77)))
             await asyncio.sleep(0.05)
             given_up.cancel()
             release.set()
             await first
-            await batcher.embed(places(2))
+            await batcher.run(slow, places(2))
             assert batcher.pending == 0
 
     run(main())
@@ -111,10 +111,10 @@ def test_an_error_reaches_those_who_asked_and_the_next_goes_on() -> None:
         return double(latlon)
 
     async def main() -> None:
-        async with Batcher(sometimes, DIM, max_pending=100) as batcher:
+        async with Batcher(max_pending=100) as batcher:
             with pytest.raises(ValueError, match="broken"):
-                await batcher.embed(np.array([[1.0, 2.0]]))
-            assert (await batcher.embed(np.array([[2.0, 2.0]]))).shape == (1, DIM)
+                await batcher.run(sometimes, np.array([[1.0, 2.0]]))
+            assert (await batcher.run(sometimes, np.array([[2.0, 2.0]]))).shape == (1, DIM)
 
     run(main())
 
@@ -125,14 +125,14 @@ def test_stopping_answers_those_who_wait() -> None:
         return double(latlon)
 
     async def main() -> None:
-        batcher = Batcher(slow, DIM, max_pending=10**6)
+        batcher = Batcher(max_pending=10**6)
         await batcher.__aenter__()
-        waiting = asyncio.create_task(batcher.embed(places(5 * ROUND_POINTS)))
+        waiting = asyncio.create_task(batcher.run(slow, places(5 * ROUND_POINTS)))
         await asyncio.sleep(0.02)
         await batcher.__aexit__()
-        with pytest.raises(StoppedError, match="the server is stopping"):
+        with pytest.raises(OverloadedError, match="the server is stopping"):
             await waiting
-        with pytest.raises(StoppedError):
-            await batcher.embed(places(1))
+        with pytest.raises(OverloadedError):
+            await batcher.run(slow, places(1))
 
     run(main())

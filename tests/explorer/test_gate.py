@@ -1,5 +1,6 @@
 """Key, rate, size and time: judged before anything else."""
 
+import gzip
 import socket
 import time
 from collections.abc import Iterator
@@ -58,6 +59,18 @@ def test_a_key_is_asked_for_where_one_is_set(embedder: Embedder) -> None:
             {"Cookie": f"{COOKIE}=open%20sesame"},
         ):
             assert client.ask(path, headers=headers).status == 200
+
+
+def test_long_texts_go_out_as_gzip_to_clients_that_take_it(client: Client) -> None:
+    plain, packed = client.ask("/outlines"), client.ask("/outlines", headers={"accept-encoding": "br, gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.headers["content-length"] == str(len(packed.body))
+    assert len(packed.body) < len(plain.body) / 2
+    assert gzip.decompress(packed.body) == plain.body
+    assert "content-encoding" not in plain.headers
+    places = np.zeros((3000, 2)).tobytes()
+    for path, body in (("/health", None), ("/embed/binary", places), ("/tiles/embedding/0/0/0.png", None)):
+        assert "content-encoding" not in client.ask(path, body, headers={"accept-encoding": "gzip"}).headers
 
 
 def test_a_body_without_a_length_is_counted(embedder: Embedder) -> None:

@@ -74,10 +74,10 @@ def read_database(path: Path) -> object:
     return read_database(path)
 
 
-def read_trajectories(path: Path) -> object:
-    from tessearth.explorer.session import read_trajectories
+def read_trajectory(path: Path) -> object:
+    from tessearth.encoder.sites import read_trajectory
 
-    return read_trajectories(path, 5)
+    return read_trajectory(path)
 
 
 def read_model(path: Path) -> object:
@@ -90,7 +90,7 @@ def read_weight_file(path: Path) -> object:
     return read_weight_file(path)
 
 
-READERS = (read_database, read_trajectories, read_model, read_weight_file)
+READERS = (read_database, read_trajectory, read_model, read_weight_file)
 WRITERS: dict[str, Callable[[Path, Bomb], object]] = {
     "pickle": lambda path, bomb: path.write_bytes(pickle.dumps({"keys": bomb})),
     "torch": lambda path, bomb: torch.save({"state_dict": bomb, "keys": bomb}, path),

@@ -13,8 +13,8 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed: 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: tessearth[serve]")
 
 from tessearth import Embedder
+from tessearth.explorer.app import STATIC, is_built
 from tessearth.explorer.limits import ServeSettings
-from tessearth.explorer.page import STATIC, is_built
 from tessearth.explorer.session import Served
 from tests.browser.conftest import Visit, browser
 from tests.explorer.serving import Client, serving

@@ -22,7 +22,7 @@ def explore(
 
     tessearth explore --model earth
     """
-    from tessearth.explorer.page import check_built
+    from tessearth.explorer.app import check_built
 
     page = check_built()
     run(model, device, (host, port), api_key, trajectories, cache, {}, page=page, open_browser=browser)

@@ -20,7 +20,7 @@ KeyOption = Annotated[
 TrajectoriesOption = Annotated[
     str | None,
     typer.Option(
-        "--trajectories", metavar="NPZ", help="The record of the sites' ways [default: the one beside the model]."
+        "--trajectories", metavar="NPZ", help="The trajectories of the sites [default: those next to the model]."
     ),
 ]
 RateOption = Annotated[float, typer.Option(help="Requests a second from one client; 0 sets no limit.")]
@@ -42,7 +42,7 @@ def serve(
 
     tessearth serve --model earth --port 8737
 
-    /reference lists every address and what it takes.
+    /openapi.json describes every address.
     """
     limits = {"rate": rate, "max_points": max_points, "timeout_s": timeout}
     run(model, device, (host, port), api_key, trajectories, cache, limits)

@@ -1,15 +1,25 @@
-"""What the model says of places, sites and tokens, as the answers that requests get."""
+"""What the model and the labels say of places, sites and tokens, as the answers that requests get."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from tessearth.embedding.retrieval import most_alike
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.sites import TRAJECTORIES, Trajectory
 from tessearth.encoder.tokens import measure_token_use
 from tessearth.encoder.voronoi import SoftVoronoi
-from tessearth.errors import UnknownNameError
+from tessearth.errors import ConfigError, MissingExtraError
 from tessearth.explorer.schemas import (
     CompareAnswer,
+    MigrationAnswer,
     NearSite,
     PlaceAnswer,
     SimilarAnswer,
@@ -21,175 +31,237 @@ from tessearth.explorer.schemas import (
     TokensAnswer,
     TokenShare,
 )
-from tessearth.explorer.session import FEWEST_SITES, Names, Served, describe_place
 from tessearth.labels.outlines import world_rings
+from tessearth.labels.table import LABELS, prepare_labels
 from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, angular_distance, latlon_to_xyz, xyz_to_latlon
-from tessearth.sphere.voronoi_cells import cells_geojson
+from tessearth.sphere.voronoi_cells import Cells, cells_geojson
+from tessearth.zoo.shipped import shipped_folder
 
+Array = npt.NDArray[Any]
+Features = npt.NDArray[np.float32]
+
+CLASSES = {"country": "country", "climate": "koppen"}
+"""Names in answers, and the labels behind them."""
+MEASURED = {"temperature_c": "temperature", "elevation_m": "elevation"}
 SHOWN_TOKENS, SHOWN_SITES, SHOWN_PLACES = 5, 5, 6
 PLACES_APART_KM = 1000.0
 CELL_STEP_DEGREES = 4.0
 FREQUENT = 0.005
-"""Climates on less than this share of land say nothing of a token."""
+"""Climates on less than this share of land are no description of a token."""
+ROWS_AT_ONCE = 1024
+"""Places whose weights of all sites are held at once."""
 
 
-def answer_place(served: Served, place: Floats) -> PlaceAnswer:
-    """Labels, support, tokens and sites of one place (2,)."""
-    known = describe_place(place)
+class Land(NamedTuple):
+    """The places that others are compared with."""
+
+    latlon: Floats
+    """(N, 2)."""
+    keys: Features
+    """Unit embeddings, (N, D)."""
+    labels: Mapping[str, Array]
+    """Codes (N,) of the classes in `CLASSES`; empty where the label packages are not installed."""
+
+
+def find_labels(latlon: Floats, names: Mapping[str, str] = CLASSES) -> dict[str, Array]:
+    """Labels of places (N, 2) by their names in answers; none where the label packages are not installed."""
+    try:
+        found = prepare_labels(latlon, names.values())
+    except MissingExtraError:
+        return {}
+    return {name: found[label] for name, label in names.items()}
+
+
+def _class_words(labels: Mapping[str, Array], row: int) -> dict[str, str | None]:
+    """Country and climate of one place in words."""
+    return {name: _word(name, int(labels[name][row])) for name in CLASSES if name in labels}
+
+
+def _word(name: str, code: int) -> str | None:
+    class_names = LABELS[CLASSES[name]].class_names
+    return class_names()[code] if class_names is not None and code >= 0 else None
+
+
+def _describe(place: Floats) -> dict[str, Any]:
+    """All labels of one place (2,), ready for JSON."""
+    labels = find_labels(place[None], {**CLASSES, **MEASURED, "land": "land"})
+    if not labels:
+        return {}
+    numbers = {name: float(labels[name][0]) for name in MEASURED}
+    measured = {name: round(number, 1) if np.isfinite(number) else None for name, number in numbers.items()}
+    return {**_class_words(labels, 0), **measured, "land": bool(labels["land"][0])}
+
+
+def _ask_sites(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Directions (n, 3), site weights (n, K) of every tessellation and token attention (n, T) of a few places."""
+    voronois = encoder.voronois()
+    xyz = F.normalize(latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(latlon))), dim=-1)
+    xyz = xyz.to(encoder.norm.weight.device, voronois[0].directions.dtype)
+    weights = [voronoi.weights(xyz) for voronoi in voronois]
+    if encoder.tokens is None:
+        return xyz, weights, xyz.new_empty((len(xyz), 0))
+    mixtures = [part @ voronoi.embeddings for part, voronoi in zip(weights, voronois, strict=True)]
+    mixture = torch.cat(mixtures, dim=-1).to(encoder.norm.weight.dtype)
+    return xyz, weights, encoder.tokens.location_attention(mixture)
+
+
+@torch.inference_mode()
+def site_fields(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Features, Features]:
+    """Token attention (N, T) and sharpness (N, 1) of places (N, 2).
+
+    Sharpness is the mean of the sites' logarithms, weighted by the place's shares in them; tessellations count alike.
+    """
+    attention, sharpness = [], []
+    for start in range(0, len(latlon), ROWS_AT_ONCE):
+        _, weights, shares = _ask_sites(encoder, latlon[start : start + ROWS_AT_ONCE])
+        logs = [part @ voronoi.log_sharpness for part, voronoi in zip(weights, encoder.voronois(), strict=True)]
+        sharpness.append(torch.stack(logs).mean(0).exp().float().cpu().numpy())
+        attention.append(shares.float().cpu().numpy())
+    return np.concatenate(attention), np.concatenate(sharpness)[:, None]
+
+
+@torch.inference_mode()
+def explain_places(encoder: SphericalVoronoiEncoder, latlon: Floats) -> Array:
+    """Everything `answer_place` says of the sites, in one pass over them: places (N, 2) to rows of named columns."""
+    voronois = encoder.voronois()
+    positions = torch.cat([voronoi.positions() for voronoi in voronois])
+    sharpness = torch.cat([voronoi.sharpness() for voronoi in voronois])
+    count = min(SHOWN_SITES, len(positions))
+    parts = []
+    for start in range(0, len(latlon), ROWS_AT_ONCE):
+        xyz, weights, attention = _ask_sites(encoder, latlon[start : start + ROWS_AT_ONCE])
+        unit = F.normalize(positions, dim=-1)
+        nearest = (xyz @ unit.T).topk(count, dim=-1).indices
+        angle, order = angular_distance(xyz[:, None, :], unit[nearest]).sort(dim=-1)
+        site = nearest.gather(-1, order)
+        columns: dict[str, Tensor] = {
+            "attention": attention,
+            "entropy": torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0),
+            "site": site,
+            "latlon": xyz_to_latlon(positions[site].double()),
+            "distance_km": angle * EARTH_RADIUS_KM,
+            "weight": torch.cat(weights, dim=-1).gather(-1, site),
+            "sharpness": sharpness[site],
+        }
+        arrays = {name: column.double().cpu().numpy() for name, column in columns.items()}
+        rows = np.empty(len(xyz), dtype=[(name, np.float64, array.shape[1:]) for name, array in arrays.items()])
+        for name, array in arrays.items():
+            rows[name] = array
+        parts.append(rows)
+    return np.concatenate(parts)
+
+
+def answer_place(place: Floats, explained: Any = None) -> PlaceAnswer:
+    """One place (2,) with its labels and, from a row of `explain_places`, its support, tokens and sites."""
     tokens: list[TokenShare] = []
     sites: list[NearSite] = []
     support = None
-    if served.embedder.has_sites:
-        explained = served.embedder.explain(place)
-        sites = _near_sites(served, place, explained.site_weights)
-        support = _support(served, place, sites)
-        if explained.token_attention is not None:
-            shares = explained.token_attention
-            best = np.argsort(-shares, kind="stable")[:SHOWN_TOKENS]
-            tokens = [TokenShare(token=int(i), share=round(float(shares[i]), 5)) for i in best]
-    lat, lon = place.tolist()
-    return PlaceAnswer(lat=lat, lon=lon, support=support, tokens=tokens, sites=sites, **known)
-
-
-def _near_sites(served: Served, place: Floats, weights: npt.NDArray[np.float32]) -> list[NearSite]:
-    count = min(SHOWN_SITES, served.num_sites)
-    near = served.embedder.nearest_sites(place, count=count)
-    encoder = served.embedder.encoder
-    latlon = xyz_to_latlon(encoder.sites().positions.double()).cpu().numpy()
-    sharpness = encoder.sites().sharpness.cpu().numpy()
-    return [
-        NearSite(
-            site=site,
-            lat=round(float(latlon[site, 0]), 4),
-            lon=round(float(latlon[site, 1]), 4),
-            distance_km=round(float(np.deg2rad(degrees) * EARTH_RADIUS_KM), 1),
-            weight=round(float(weights[site]), 5),
-            sharpness=round(float(sharpness[site]), 2),
+    if explained is not None:
+        sites = [_near_site(explained, rank) for rank in range(len(explained["site"]))]
+        angle = sites[0].distance_km / EARTH_RADIUS_KM
+        support = Support(
+            score=round(float(np.exp(-sites[0].sharpness * angle**2 / 2)), 4),
+            nearest_km=sites[0].distance_km,
+            effective_sites=round(float(np.exp(explained["entropy"])), 1),
         )
-        for site, degrees in zip(near.site.tolist(), near.distance.tolist(), strict=True)
-    ]
+        shares = explained["attention"]
+        best = np.argsort(-shares, kind="stable")[:SHOWN_TOKENS]
+        tokens = [TokenShare(token=int(i), share=round(float(shares[i]), 5)) for i in best]
+    lat, lon = place.tolist()
+    return PlaceAnswer(lat=lat, lon=lon, support=support, tokens=tokens, sites=sites, **_describe(place))
 
 
-def _support(served: Served, place: Floats, sites: list[NearSite]) -> Support:
-    found = served.embedder.support(place)
-    angle = sites[0].distance_km / EARTH_RADIUS_KM
-    return Support(
-        score=round(float(np.exp(-sites[0].sharpness * angle**2 / 2)), 4),
-        nearest_km=sites[0].distance_km,
-        effective_sites=round(float(np.exp(found.entropy)), 1),
+def _near_site(explained: Any, rank: int) -> NearSite:
+    return NearSite(
+        site=int(explained["site"][rank]),
+        lat=round(float(explained["latlon"][rank, 0]), 4),
+        lon=round(float(explained["latlon"][rank, 1]), 4),
+        distance_km=round(float(explained["distance_km"][rank]), 1),
+        weight=round(float(explained["weight"][rank]), 5),
+        sharpness=round(float(explained["sharpness"][rank]), 2),
     )
 
 
-def answer_similar(
-    served: Served, place: Floats, query: npt.NDArray[np.float32], count: int, apart_km: float
-) -> SimilarAnswer:
+def answer_similar(land: Land, place: Floats, query: Features, count: int, apart_km: float) -> SimilarAnswer:
     """Places on land like one (2,) whose embedding (D,) is given."""
-    latlon, keys, names = served.land
-    alike = most_alike(query, place, keys, latlon, count, apart_km)
+    alike = most_alike(query, place, land.keys, land.latlon, count, apart_km)
     places = [
         SimilarPlace(
-            lat=round(float(latlon[row, 0]), 4),
-            lon=round(float(latlon[row, 1]), 4),
+            lat=round(float(land.latlon[row, 0]), 4),
+            lon=round(float(land.latlon[row, 1]), 4),
             similarity=round(float(similarity), 5),
             distance_km=round(float(distance), 1),
-            **names.of(int(row)),
+            **_class_words(land.labels, int(row)),
         )
         for row, similarity, distance in zip(*alike, strict=True)
     ]
     lat, lon = place.tolist()
-    return SimilarAnswer(lat=lat, lon=lon, places=places, compared=len(latlon))
+    return SimilarAnswer(lat=lat, lon=lon, places=places, compared=len(land.latlon))
 
 
-def compare_places(served: Served, places: Floats, embeddings: npt.NDArray[np.float32]) -> CompareAnswer:
+def compare_places(land: Land, places: Floats, embeddings: Features) -> CompareAnswer:
     """Two places (2, 2) and their embeddings (2, D)."""
     one, other = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
-    _, keys, _ = served.land
     cosine = float(one @ other)
     angle = angular_distance(*latlon_to_xyz(torch.from_numpy(places)))
     return CompareAnswer(
         similarity=round(cosine, 6),
         distance_km=round(float(angle) * EARTH_RADIUS_KM, 1),
-        rank=round(float((keys @ one < cosine).mean()), 5),
+        rank=round(float((land.keys @ one < cosine).mean()), 5),
     )
 
 
-def answer_sites(served: Served) -> SitesAnswer:
-    """Every site of every tessellation."""
-    voronois = _voronois(served)
-    xyz = torch.cat([voronoi.positions() for voronoi in voronois]).double().cpu()
-    latlon = xyz_to_latlon(xyz).numpy()
+def answer_sites(voronois: Sequence[SoftVoronoi], areas: Sequence[Floats]) -> SitesAnswer:
+    """Every site of every tessellation, with the areas of their cells in square kilometres."""
+    latlon = xyz_to_latlon(torch.cat([voronoi.positions() for voronoi in voronois]).double().cpu()).numpy()
     sharpness = torch.cat([voronoi.sharpness() for voronoi in voronois]).double().cpu().numpy()
-    areas = np.concatenate([_areas_km2(served, number) for number in range(len(voronois))])
-    owner = np.repeat(np.arange(len(voronois)), [voronoi.config.num_sites for voronoi in voronois])
     return SitesAnswer(
         lat=latlon[:, 0].round(4).tolist(),
         lon=latlon[:, 1].round(4).tolist(),
         sharpness=sharpness.round(3).tolist(),
         reach_km=(EARTH_RADIUS_KM / np.sqrt(sharpness)).round(1).tolist(),
-        territory_km2=areas.round().tolist(),
-        tessellation=owner.tolist(),
+        territory_km2=np.concatenate(areas).round().tolist(),
+        tessellation=np.repeat(np.arange(len(areas)), [len(each) for each in areas]).tolist(),
     )
 
 
-def answer_cells(served: Served, tessellation: int) -> object:
+def answer_cells(voronois: Sequence[SoftVoronoi], tessellation: int, cells: Cells) -> object:
     """The cells of one tessellation as GeoJSON, each with its site's number, sharpness and area."""
-    voronois = _voronois(served)
-    if not 0 <= tessellation < len(voronois):
-        raise UnknownNameError(f"there is no tessellation {tessellation}: the model has {len(voronois)}, from 0")
-    voronoi = voronois[tessellation]
-    cells = served.cells(tessellation)
-    sharpness = voronoi.sharpness().double().cpu().numpy()
+    sharpness = voronois[tessellation].sharpness().double().cpu().numpy()
     first = sum(before.config.num_sites for before in voronois[:tessellation])
-    areas = cells.areas() * EARTH_RADIUS_KM**2
     properties = [
         {"site": first + i, "sharpness": round(float(sharpness[i]), 2), "area_km2": round(float(area))}
-        for i, area in enumerate(areas)
+        for i, area in enumerate(cells.areas() * EARTH_RADIUS_KM**2)
     ]
     return cells_geojson(cells, properties, step_degrees=CELL_STEP_DEGREES)
 
 
-def answer_tokens(served: Served) -> TokensAnswer:
-    """How places on land use the tokens: the most used first, each with the places where it is strongest."""
-    latlon, _, names = served.land
-    attention = _read_at(served.field("attention"), latlon)
+def answer_tokens(land: Land, field: npt.NDArray[np.float16]) -> TokensAnswer:
+    """The use of tokens by places on land, read off a world map of attention (H, W, T): the most used first."""
+    attention = _read_at(field, land.latlon)
     use = measure_token_use(torch.from_numpy(attention))
     mean = use.mean.numpy()
-    tokens = [
-        Token(
-            token=int(i),
-            mean=round(float(mean[i]), 6),
-            highest=round(float(attention[:, i].max()), 5),
-            climate=_favoured(attention[:, i], names),
-            places=_token_places(attention[:, i], latlon, names),
-        )
-        for i in np.argsort(-mean, kind="stable")
-    ]
+    xyz = latlon_to_xyz(torch.from_numpy(land.latlon)).numpy()
+    tokens = []
+    for i in np.argsort(-mean, kind="stable"):
+        share = attention[:, i]
+        places = [
+            TokenPlace(
+                lat=round(float(land.latlon[row, 0]), 4),
+                lon=round(float(land.latlon[row, 1]), 4),
+                share=round(float(share[row]), 5),
+                **_class_words(land.labels, row),
+            )
+            for row in _strongest_apart(share, xyz)
+        ]
+        highest, favoured = round(float(share.max()), 5), _favoured_climate(share, land.labels)
+        token = Token(token=int(i), mean=round(float(mean[i]), 6), highest=highest, climate=favoured, places=places)
+        tokens.append(token)
     return TokensAnswer(count=len(tokens), effective=round(use.effective, 2), tokens=tokens)
 
 
-def answer_outlines() -> object:
-    """Coasts and borders as GeoJSON, as fine as a world map shows them."""
-    lines = [ring[:, ::-1].round(2).tolist() for ring in world_rings()]
-    geometry = {"type": "MultiLineString", "coordinates": lines}
-    return {"type": "Feature", "geometry": geometry, "properties": {}}
-
-
-def _voronois(served: Served) -> list[SoftVoronoi]:
-    if not served.embedder.has_sites:
-        raise UnknownNameError(f"{served.embedder.name} has no sites")
-    voronois: list[SoftVoronoi] = served.embedder.encoder.voronois()
-    return voronois
-
-
-def _areas_km2(served: Served, tessellation: int) -> Floats:
-    count = _voronois(served)[tessellation].config.num_sites
-    if count < FEWEST_SITES:  # an equal share each
-        return np.full(count, 4 * np.pi * EARTH_RADIUS_KM**2 / count)
-    return np.asarray(served.cells(tessellation).areas() * EARTH_RADIUS_KM**2)
-
-
-def _read_at(field: npt.NDArray[np.float16], latlon: Floats) -> npt.NDArray[np.float32]:
+def _read_at(field: npt.NDArray[np.float16], latlon: Floats) -> Features:
     """The grid's nearest cell for each place (N, 2), (N, C)."""
     height, width = field.shape[:2]
     row = np.clip(((90 - latlon[:, 0]) * (height / 180)).astype(np.int64), 0, height - 1)
@@ -197,21 +269,20 @@ def _read_at(field: npt.NDArray[np.float16], latlon: Floats) -> npt.NDArray[np.f
     return np.asarray(field[row, column], dtype=np.float32)
 
 
-def _favoured(share: npt.NDArray[np.float32], names: Names) -> str | None:
-    """The climate whose places give the token most above the mean."""
-    codes = names.codes.get("climate")
-    if codes is None:
+def _favoured_climate(share: Features, labels: Mapping[str, Array]) -> str | None:
+    """The climate with the highest mean share of a token among those that are frequent."""
+    if "climate" not in labels:
         return None
+    codes = labels["climate"]
     known = codes >= 0
     counts = np.bincount(codes[known])
     sums = np.bincount(codes[known], share[known])
     frequent = counts >= max(1, FREQUENT * known.sum())
-    return names.word("climate", int(np.argmax(np.where(frequent, sums / np.maximum(counts, 1), -1))))
+    return _word("climate", int(np.argmax(np.where(frequent, sums / np.maximum(counts, 1), -1))))
 
 
-def _token_places(share: npt.NDArray[np.float32], latlon: Floats, names: Names) -> list[TokenPlace]:
-    """Where a token is strongest, no two places near each other."""
-    xyz = latlon_to_xyz(torch.from_numpy(latlon)).numpy()
+def _strongest_apart(share: Features, xyz: Floats) -> list[int]:
+    """Rows of the highest shares, no two places (N, 3) near each other."""
     chosen: list[int] = []
     free = np.ones(len(share), dtype=bool)
     for row in np.argsort(-share, kind="stable"):
@@ -220,12 +291,51 @@ def _token_places(share: npt.NDArray[np.float32], latlon: Floats, names: Names) 
             if len(chosen) == SHOWN_PLACES:
                 break
             free &= xyz @ xyz[row] < np.cos(PLACES_APART_KM / EARTH_RADIUS_KM)
-    return [
-        TokenPlace(
-            lat=round(float(latlon[row, 0]), 4),
-            lon=round(float(latlon[row, 1]), 4),
-            share=round(float(share[row]), 5),
-            **names.of(row),
-        )
-        for row in chosen
-    ]
+    return chosen
+
+
+def answer_outlines() -> object:
+    """Coasts and borders as GeoJSON, with the detail of a world map."""
+    lines = [ring[:, ::-1].round(2).tolist() for ring in world_rings()]
+    geometry = {"type": "MultiLineString", "coordinates": lines}
+    return {"type": "Feature", "geometry": geometry, "properties": {}}
+
+
+MOST_FRAMES = 60
+
+
+def find_trajectory(model: str | PathLike[str]) -> Path | None:
+    """The trajectory next to a model's file, in its folder, or in the run of its weights; None without any."""
+    path = shipped_folder(model) or Path(model)
+    if not path.exists():
+        return None
+    near = [path / TRAJECTORIES]
+    if not path.is_dir():
+        near = [path.with_suffix(f".{TRAJECTORIES}"), path.parent / TRAJECTORIES]
+    if path.parent.name == "weights":
+        near.append(path.parent.parent / TRAJECTORIES)
+    return next((file for file in near if file.is_file()), None)
+
+
+def describe_migration(record: Trajectory, *, share: float, frames: int, seed: int) -> MigrationAnswer:
+    """A seeded share of the sites over evenly chosen frames, always with the first and the last."""
+    if not 0 < share <= 1:
+        raise ConfigError(f"share is {share:g}; it must lie above 0 and be at most 1")
+    if not 2 <= frames <= MOST_FRAMES:
+        raise ConfigError(f"frames is {frames}; it must lie between 2 and {MOST_FRAMES}")
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; it must be 0 or more")
+    count = record.positions.shape[1]
+    chosen = np.sort(np.random.default_rng(seed).permutation(count)[: max(1, round(share * count))])
+    shown = np.unique(np.linspace(0, len(record.steps) - 1, frames).round().astype(np.int64))
+    positions = torch.from_numpy(record.positions[:, chosen].astype(np.float64))
+    latlon = xyz_to_latlon(positions[torch.from_numpy(shown)]).numpy()
+    ends = F.normalize(positions[[0, -1]], dim=-1)
+    moved_km = angular_distance(ends[0], ends[1]).numpy() * EARTH_RADIUS_KM
+    return MigrationAnswer(
+        steps=record.steps[shown].tolist(),
+        sites=chosen.tolist(),
+        lat=latlon[..., 0].round(3).tolist(),
+        lon=latlon[..., 1].round(3).tolist(),
+        moved_km=moved_km.round(1).tolist(),
+    )

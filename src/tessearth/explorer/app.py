@@ -1,44 +1,49 @@
-"""The application: routes with their types, errors as one line, the gate around it, the page, and the server."""
+"""The application: its routes and their types, errors as one line, the page, and the server."""
 
 import contextlib
 import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tessearth.errors import ConfigError, UnknownNameError
+from tessearth.errors import ConfigError, CoordinateError, MissingExtraError, TessearthError, UnknownNameError
 from tessearth.explorer import schemas
-from tessearth.explorer.compressing import Compressing
-from tessearth.explorer.limits import CONTENT_TYPE, Gate, Metrics
-from tessearth.explorer.page import POLICY
-from tessearth.explorer.reference import reference_page
-from tessearth.explorer.replies import BINARY, REFUSALS, add_error_replies
-from tessearth.explorer.routes import Routes
-from tessearth.explorer.session import Served
+from tessearth.explorer.limits import CONTENT_TYPE, Gate, Metrics, Receive, Scope, Send
+from tessearth.explorer.routes import BINARY, Routes
+from tessearth.explorer.session import OverloadedError, Served
 from tessearth.packages import require
 from tessearth.version import __version__
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-PAGE_PATHS = ("/", "/index.html", "/favicon.svg")
+STATIC = Path(__file__).parent / "static"
+POLICY = (
+    "default-src 'none'; script-src 'self'; worker-src 'self' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+"""Nothing is loaded from anywhere else; MapLibre writes styles into its elements and reads pictures from blobs."""
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
-"""For files whose names carry a hash of what is in them."""
+"""For files whose names carry a hash of their content."""
 ASSET_KINDS = {".js": "text/javascript", ".css": "text/css"}
 BYTES = {"type": "string", "format": "binary"}
+GZIP_PATHS = ("/sites", "/cells", "/tokens", "/outlines", "/migration", "/openapi.json", "/assets/")
+"""Long texts; pictures and numbers do not shrink."""
+GZIP_BYTES = 4096
 PNG: Mapping[str, Any] = {"content": {"image/png": {"schema": BYTES}}}
 
 
 class Route(NamedTuple):
-    """One line of the table below."""
+    """One route of the API."""
 
     path: str
     function: str
     answer: Any
-    """The dataclass of the answer, or OpenAPI's words for what is not JSON."""
+    """The dataclass of the answer, or the OpenAPI description of one that is not JSON."""
     methods: tuple[str, ...] = ("GET",)
     tag: str = "model"
 
@@ -69,6 +74,7 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
     """The application for one model; `page` is the folder of the built page, None serves the API alone."""
     require("fastapi", extra="serve", what="the server")
     from fastapi import FastAPI
+    from fastapi.middleware.gzip import GZipMiddleware
 
     @contextlib.asynccontextmanager
     async def lifespan(_: "FastAPI") -> AsyncIterator[None]:
@@ -80,19 +86,24 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
         version=__version__,
         description="Location encoders: turn a latitude and longitude into an embedding that knows what is there.",
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's own page loads its scripts from elsewhere; /reference does not
+        docs_url=None,  # FastAPI's own pages load their scripts from elsewhere
         redoc_url=None,
     )
     metrics = Metrics()
-    _add_gauges(metrics, served)
-    add_error_replies(app)
+    metrics.registry.register(_State(served))
+    _add_error_replies(app)
     routes = Routes(served, metrics)
     _add_routes(app, routes)
     _add_binary_route(app, routes)
-    reference_page(app)
     if page is not None:
         _add_page(app, page)
-    return Gate(Compressing(app), settings=served.settings, metrics=metrics, is_page=_is_page)
+    zipped = GZipMiddleware(app, minimum_size=GZIP_BYTES, compresslevel=6)
+
+    async def choose(scope: Scope, receive: Receive, send: Send) -> None:
+        is_long = scope["type"] == "http" and scope["path"].startswith(GZIP_PATHS)
+        await (zipped if is_long else app)(scope, receive, send)
+
+    return Gate(choose, served.settings, metrics)
 
 
 def _add_routes(app: "FastAPI", routes: Routes) -> None:
@@ -130,6 +141,18 @@ def _add_binary_route(app: "FastAPI", routes: Routes) -> None:
     )
 
 
+def is_built(folder: Path = STATIC) -> bool:
+    """Whether there is a page to serve."""
+    return (folder / "index.html").is_file()
+
+
+def check_built(folder: Path = STATIC) -> Path:
+    """The page's folder, or what to do when it is not there."""
+    if not is_built(folder):
+        raise ConfigError("the explorer's page is not built: run `make explorer` (needs Node 20), or `tessearth serve`")
+    return folder
+
+
 def _add_page(app: "FastAPI", folder: Path) -> None:
     from fastapi import Response
 
@@ -152,15 +175,89 @@ def _add_page(app: "FastAPI", folder: Path) -> None:
     app.add_api_route("/assets/{name}", asset, include_in_schema=False)
 
 
-def _add_gauges(metrics: Metrics, served: Served) -> None:
-    batcher = served.batcher
-    metrics.gauge("tessearth_pending_points", "Places waiting for the model.", lambda: batcher.pending)
-    metrics.gauge("tessearth_model_rounds_total", "Calls of the model.", lambda: batcher.rounds, "counter")
-    metrics.gauge("tessearth_ready", "1 when every map is prepared.", lambda: float(served.ready))
+class _State:
+    """Numbers of the served model that are read for every answer of /metrics."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+
+    def collect(self) -> Iterator[Any]:
+        """The samples, as prometheus-client asks for them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        batcher = self.served.batcher
+        yield GaugeMetricFamily("tessearth_pending_points", "Places waiting for the model.", batcher.pending)
+        yield CounterMetricFamily("tessearth_model_rounds", "Calls of the model.", batcher.rounds)
+        yield GaugeMetricFamily("tessearth_ready", "1 when every map is prepared.", float(self.served.ready))
 
 
-def _is_page(path: str) -> bool:
-    return path in PAGE_PATHS or path.startswith("/assets/")
+STATUSES: tuple[tuple[type[TessearthError], int], ...] = (
+    (OverloadedError, 503),
+    (UnknownNameError, 404),
+    (MissingExtraError, 501),
+    (TessearthError, 422),
+)
+"""The first that fits decides the status."""
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.ErrorAnswer, "description": words}
+    for status, words in (
+        (400, "The body cannot be read."),
+        (401, "An API key is needed."),
+        (404, "There is no such thing."),
+        (408, "The body did not arrive in time."),
+        (413, "The body, or what is asked for, is too large."),
+        (422, "The request is readable but wrong."),
+        (429, "Too many requests."),
+        (501, "An optional part is not installed."),
+        (503, "Overloaded, or still preparing; ask again in a moment."),
+    )
+}
+PLACE_FIELDS = ("lat", "lon", "points")
+
+
+def _add_error_replies(app: "FastAPI") -> None:
+    """Every error of ours, of the parser and of the router as {"error": one line}, in the command line's words."""
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse
+    from starlette.exceptions import HTTPException
+
+    def reply(status: int, words: str, headers: Mapping[str, str] | None = None) -> Any:
+        return JSONResponse({"error": " ".join(words.split())}, status, headers)
+
+    async def ours(_: Any, error: Any) -> Any:
+        status = next(status for kind, status in STATUSES if isinstance(error, kind))
+        return reply(status, str(error), {"Retry-After": "1"} if status == 503 else None)
+
+    async def malformed(_: Any, error: Any) -> Any:
+        return reply(422, _say(error.errors()[0]))
+
+    async def refused(_: Any, error: Any) -> Any:
+        return reply(error.status_code, str(error.detail), error.headers)
+
+    app.add_exception_handler(TessearthError, ours)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(HTTPException, refused)
+
+
+def _say(problem: dict[str, Any]) -> str:
+    """The first thing wrong with a request, by name."""
+    names = [str(part) for part in problem["loc"][1:] if isinstance(part, str) and part.isidentifier()]
+    kind, value = problem["type"], problem.get("input")
+    if kind == "json_invalid":
+        return "the body is not JSON"
+    if kind == "missing":
+        return f"{names[-1] if names else 'the body'} is missing"
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"unknown field {names[-1] if names else ''}"
+    if names and names[0] in PLACE_FIELDS and not isinstance(value, dict | list):
+        return str(CoordinateError(f"{names[0]} holds {_short(value)}, where degrees as numbers belong"))
+    where = names[0] if names else "the body"
+    return f"{where} is {_short(value)}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -1,48 +1,48 @@
-"""Limits of the service, its metrics, and the gate that judges size, rate, key and time of every request."""
+"""The limits of the service, its metrics, and the gate that checks rate, key, size and time of every request."""
 
 import asyncio
-import bisect
 import hmac
-import json
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 from tessearth.errors import ConfigError
+from tessearth.packages import require
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """Limits of the service; a request beyond one is answered with 4xx or 503, never left waiting."""
+    """Limits of the service; a request beyond one is answered at once with 4xx or 503."""
 
     max_points: int = 65_536
-    """How many places one request may hold."""
+    """Places in one request."""
 
     max_pending_points: int = 131_072
-    """How many places may wait for the model altogether; beyond that the answer is 503."""
+    """Places of all requests that wait for the model; beyond that the answer is 503."""
 
     max_body_bytes: int = 8 * 2**20
-    """How large a request's body may be."""
+    """Size of a request's body."""
 
     max_labels: int = 20_000
-    """How many labelled places a probe may be fitted on."""
+    """Labelled places that a probe is fitted on."""
 
     rate: float = 1000.0
-    """Requests a second that one client may send, twice as many in one burst; 0 sets no limit."""
+    """Requests a second from one client, twice as many in one burst; 0 sets no limit."""
 
     timeout_s: float = 60.0
-    """After so many seconds a request is answered with 503 whatever it was doing."""
+    """Seconds after which a request is given up and answered with 503."""
 
     body_timeout_s: float = 15.0
-    """After so many seconds a body that is still arriving is answered with 408."""
+    """Seconds after which a body that is still arriving is answered with 408."""
 
     api_key: str | None = None
-    """What requests must carry (X-API-Key, a Bearer token or the page's cookie); None asks for nothing."""
+    """The key every request must carry (as X-API-Key, Bearer token or the page's cookie); None asks for none."""
 
     def __post_init__(self) -> None:
         for name in ("max_points", "max_pending_points", "max_body_bytes", "max_labels"):
@@ -57,59 +57,70 @@ class ServeSettings:
             raise ConfigError("the API key must be plain ASCII text and not empty")
 
 
+class Recent(Generic[Kept]):
+    """The results used most recently, up to a number; two threads may make the same one at once, and both are right."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Kept | None:
+        """The result kept under a key, or None."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: Hashable, value: Kept) -> Kept:
+        """Keep a result; the one not used for longest may have to go."""
+        with self._lock:
+            self._kept[key] = value
+            self._kept.move_to_end(key)
+            while len(self._kept) > self.most:
+                self._kept.popitem(last=False)
+        return value
+
+    def find(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        """The result kept under a key, made when it is not there."""
+        found = self.get(key)
+        return self.put(key, make()) if found is None else found
+
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+METHODS = ("GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE")
 
 
 class Metrics:
-    """What the server has done so far; routes are named by their pattern, so that nobody can make up new labels."""
+    """Counts and times of requests for Prometheus; routes are labelled by their pattern, so labels stay few."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._buckets: dict[str, list[int]] = {}
-        self._seconds: Counter[str] = Counter()
-        self._gauges: dict[str, tuple[str, str, Callable[[], float]]] = {}
-
-    def gauge(self, name: str, help_text: str, read: Callable[[], float], kind: str = "gauge") -> None:
-        """Add a number that is read whenever it is asked for."""
-        self._gauges[name] = (help_text, kind, read)
+        prometheus = require("prometheus_client", extra="serve", what="the server")
+        self._write = prometheus.generate_latest
+        self.registry = prometheus.CollectorRegistry()
+        self._requests = prometheus.Counter(
+            "tessearth_requests_total",
+            "Requests answered, by route and status.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        self._seconds = prometheus.Histogram(
+            "tessearth_request_seconds",
+            "Time to answer, by route.",
+            ("route",),
+            registry=self.registry,
+            buckets=SECONDS,
+        )
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Note a finished request."""
-        with self._lock:
-            self._requests[method, route, status] += 1
-            buckets = self._buckets.setdefault(route, [0] * (len(SECONDS) + 1))
-            buckets[bisect.bisect_left(SECONDS, seconds)] += 1
-            self._seconds[route] += seconds  # type: ignore[assignment] # a Counter adds up any number
+        """Count a finished request."""
+        self._requests.labels(method if method in METHODS else "other", route, status).inc()
+        self._seconds.labels(route).observe(seconds)
 
     def text(self) -> str:
-        """Everything, one sample a line."""
-        with self._lock:
-            return "\n".join((*self._request_lines(), *self._time_lines(), *self._gauge_lines())) + "\n"
-
-    def _request_lines(self) -> Iterator[str]:
-        yield "# HELP tessearth_requests_total Requests answered, by route and status."
-        yield "# TYPE tessearth_requests_total counter"
-        for (method, route, status), count in sorted(self._requests.items()):
-            yield f'tessearth_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
-
-    def _time_lines(self) -> Iterator[str]:
-        yield "# HELP tessearth_request_seconds Time to answer, by route."
-        yield "# TYPE tessearth_request_seconds histogram"
-        for route, buckets in sorted(self._buckets.items()):
-            total = 0
-            for bound, count in zip((*SECONDS, "+Inf"), buckets, strict=True):
-                total += count
-                yield f'tessearth_request_seconds_bucket{{route="{route}",le="{bound}"}} {total}'
-            yield f'tessearth_request_seconds_sum{{route="{route}"}} {self._seconds[route]:.6f}'
-            yield f'tessearth_request_seconds_count{{route="{route}"}} {total}'
-
-    def _gauge_lines(self) -> Iterator[str]:
-        for name, (help_text, kind, read) in sorted(self._gauges.items()):
-            yield f"# HELP {name} {help_text}"
-            yield f"# TYPE {name} {kind}"
-            yield f"{name} {read():g}"
+        """All metrics, one sample a line."""
+        return str(self._write(self.registry).decode())
 
 
 Scope = MutableMapping[str, Any]
@@ -119,135 +130,132 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "tessearth-key"
-OPEN_PATHS = ("/health",)
-"""Answered without a key; the page's own files are too (`is_page`)."""
+OPEN_PATHS = ("/health", "/", "/index.html", "/favicon.svg")
+"""Answered without a key, as are the page's assets."""
 MOST_CLIENTS = 10_000
-"""Whose recent requests are remembered; the client not seen for longest is forgotten first."""
+"""Clients whose rates are remembered."""
 
 
 class _Refused(Exception):  # noqa: N818
     def __init__(self, status: int, words: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(words)
-        self.status, self.headers = status, dict(headers or {})
+        self.status, self.headers = status, headers
 
 
 class Gate:
-    """An ASGI application around another one; refusals are JSON {"error": one line}."""
+    """An ASGI application around another one that checks the rate, key, size and time of each request.
 
-    def __init__(
-        self, inner: Application, *, settings: ServeSettings, metrics: Metrics, is_page: Callable[[str], bool]
-    ) -> None:
-        self.inner, self.settings, self.metrics, self.is_page = inner, settings, metrics, is_page
+    Refusals are JSON {"error": one line}.
+    """
+
+    def __init__(self, inner: Application, settings: ServeSettings, metrics: Metrics) -> None:
+        security = require("fastapi.security", extra="serve", what="the server")
+        self.inner, self.settings, self.metrics = inner, settings, metrics
         self.rates = Rates(settings.rate)
+        self._keys = (
+            security.APIKeyHeader(name="X-API-Key", auto_error=False),
+            security.APIKeyCookie(name=COOKIE, auto_error=False),
+            security.HTTPBearer(auto_error=False),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Judge, then pass on under a time limit."""
+        """Check the request, then pass it on under a time limit."""
         if scope["type"] != "http":
             await self.inner(scope, receive, send)
             return
-        start, state = time.perf_counter(), _Answer(send)
+        from fastapi.responses import JSONResponse
+
+        start, status = time.perf_counter(), 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
         try:
-            self._judge(scope)
-            body = _Body(receive, self.settings)
-            await body.read()
+            await self._check(scope)
+            received = await _read_body(receive, self.settings)
             async with asyncio.timeout(self.settings.timeout_s):
-                await self.inner(scope, body.receive, state.send)
-        except _Refused as refusal:
-            await state.refuse(refusal)
-        except TimeoutError:
-            words = f"no answer within {self.settings.timeout_s:g} s; ask for less, or again in a moment"
-            await state.refuse(_Refused(503, words, {"retry-after": "5"}))
+                await self.inner(scope, received, watch)
+        except (_Refused, TimeoutError) as error:
+            if status:  # an answer that has begun cannot be taken back: let the connection break
+                raise
+            refusal = error if isinstance(error, _Refused) else _took_too_long(self.settings)
+            answer = JSONResponse({"error": str(refusal)}, refusal.status, refusal.headers)
+            await answer(scope, receive, watch)
         finally:
             route = getattr(scope.get("route"), "path", None) or "other"
-            self.metrics.observe(_known_method(scope), route, state.status, time.perf_counter() - start)
+            self.metrics.observe(scope["method"], route, status or 500, time.perf_counter() - start)
 
-    def _judge(self, scope: Scope) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        client = (scope.get("client") or ("unknown",))[0]
+    async def _check(self, scope: Scope) -> None:
+        """Refuse a request by what its head says: too many from one client, no key, too large."""
+        from fastapi import Request
+
+        request = Request(scope)
+        client = request.client.host if request.client else "unknown"
         wait = self.rates.wait(client, time.monotonic())
         if wait > 0:
             words = f"more than {self.settings.rate:g} requests a second from {client}; wait a moment"
             raise _Refused(429, words, {"retry-after": str(int(wait) + 1)})
-        path = scope["path"]
-        wanted = self.settings.api_key
-        if wanted is not None and path not in OPEN_PATHS and not self.is_page(path) and not _has_key(headers, wanted):
+        if not await self._may_enter(request):
             raise _Refused(401, "an API key is needed: send it as X-API-Key", {"www-authenticate": "Bearer"})
-        length = headers.get("content-length", "0")
+        length = request.headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():
             raise _Refused(400, "Content-Length is not a whole number")
         if len(length) > 18 or int(length) > self.settings.max_body_bytes:
             raise _too_large(self.settings)
 
+    async def _may_enter(self, request: Any) -> bool:
+        """Whether the request carries the key, as X-API-Key, Bearer token or cookie, or needs none."""
+        wanted, path = self.settings.api_key, request.scope["path"]
+        if wanted is None or path in OPEN_PATHS or path.startswith("/assets/"):
+            return True
+        header, cookie, bearer = [await key(request) for key in self._keys]
+        given = (header, unquote(cookie or ""), bearer.credentials if bearer else "")  # browsers quote cookies
+        return any(hmac.compare_digest((key or "").encode(), wanted.encode()) for key in given)
+
 
 class Rates:
-    """A bucket for every client that fills at `rate` and holds twice that."""
+    """A token bucket for every client that fills at `rate` a second and holds twice that."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: Recent[tuple[float, float]] = Recent(MOST_CLIENTS)
 
     def wait(self, client: str, now: float) -> float:
-        """0 when the client may go on, else the seconds until it may."""
+        """Seconds until the client may send a request; 0 counts one."""
         if self.rate == 0:
             return 0.0
         most = max(1.0, 2 * self.rate)
-        left, before = self._buckets.pop(client, (most, now))
+        left, before = self._buckets.get(client) or (most, now)
         left = min(most, left + (now - before) * self.rate)
         allowed = left >= 1
-        self._buckets[client] = (left - 1 if allowed else left, now)
-        if len(self._buckets) > MOST_CLIENTS:
-            self._buckets.popitem(last=False)
+        self._buckets.put(client, (left - 1 if allowed else left, now))
         return 0.0 if allowed else (1 - left) / self.rate
 
 
-class _Body:
-    """A body read whole before anybody parses it: counted as it arrives, and not waited for longer than is said."""
+async def _read_body(receive: Receive, settings: ServeSettings) -> Receive:
+    """Read a body whole, within its limits of size and time; returns a function that receives it again."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            while True:
+                message = await receive()
+                body += message.get("body", b"")
+                if len(body) > settings.max_body_bytes:
+                    raise _too_large(settings)
+                if not message.get("more_body", False):
+                    break
+    except TimeoutError:
+        words = f"the body did not arrive within {settings.body_timeout_s:g} s"
+        raise _Refused(408, words, {"connection": "close"}) from None
+    unread = [{**message, "body": bytes(body)} if message["type"] == "http.request" else message]
 
-    def __init__(self, receive: Receive, settings: ServeSettings) -> None:
-        self._receive, self._settings = receive, settings
-        self._message: Message | None = None
+    async def receive_again() -> Message:
+        return unread.pop() if unread else await receive()
 
-    async def read(self) -> None:
-        parts: list[bytes] = []
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                while True:
-                    message = await self._receive()
-                    parts.append(message.get("body", b""))
-                    if sum(map(len, parts)) > self._settings.max_body_bytes:
-                        raise _too_large(self._settings)
-                    if not message.get("more_body", False):
-                        break
-        except TimeoutError:
-            words = f"the body did not arrive within {self._settings.body_timeout_s:g} s"
-            raise _Refused(408, words, {"connection": "close"}) from None
-        self._message = {**message, "body": b"".join(parts)} if message["type"] == "http.request" else message
-
-    async def receive(self) -> Message:
-        """The body at once, then whatever else comes: word that the client has gone."""
-        message, self._message = self._message, None
-        return message if message is not None else await self._receive()
-
-
-class _Answer:
-    """Remembers whether an answer has begun, and with which status."""
-
-    def __init__(self, send: Send) -> None:
-        self._send, self.status, self.begun = send, 500, False
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.begun, self.status = True, message["status"]
-        await self._send(message)
-
-    async def refuse(self, refusal: _Refused) -> None:
-        if self.begun:  # half an answer cannot be taken back: let the connection break
-            raise refusal
-        body = json.dumps({"error": str(refusal)}).encode()
-        headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
-        start = {"type": "http.response.start", "status": refusal.status}
-        await self.send({**start, "headers": [(name.encode(), value.encode()) for name, value in headers.items()]})
-        await self.send({"type": "http.response.body", "body": body})
+    return receive_again
 
 
 def _too_large(settings: ServeSettings) -> _Refused:
@@ -255,15 +263,6 @@ def _too_large(settings: ServeSettings) -> _Refused:
     return _Refused(413, words, {"connection": "close"})
 
 
-def _has_key(headers: Mapping[str, str], wanted: str) -> bool:
-    given = [headers.get("x-api-key", ""), headers.get("authorization", "").removeprefix("Bearer ")]
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        cookie = None
-    given.append(unquote(cookie.value) if cookie else "")  # as browsers write what is no plain word
-    return any(hmac.compare_digest(key.encode(), wanted.encode()) for key in given)
-
-
-def _known_method(scope: Scope) -> str:
-    return scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE") else "other"
+def _took_too_long(settings: ServeSettings) -> _Refused:
+    words = f"no answer within {settings.timeout_s:g} s; ask for less, or again in a moment"
+    return _Refused(503, words, {"retry-after": "5"})

@@ -1,16 +1,17 @@
 """The routes: each reads its request, asks the served model, and answers."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.explorer import answers, pictures
 from tessearth.explorer.limits import CONTENT_TYPE, Metrics
 from tessearth.explorer.pictures import check_tile
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
-from tessearth.explorer.replies import json_reply, numbers_reply, picture_reply, plain_numbers, text_reply
 from tessearth.explorer.schemas import (
     EmbedAnswer,
     EmbedRequest,
@@ -21,8 +22,8 @@ from tessearth.explorer.schemas import (
     SimilarRequest,
     WorldMap,
 )
-from tessearth.explorer.session import DEEPEST_FIELD_ZOOM, FieldName, Recent, Served, describe_migration
-from tessearth.explorer.tiles import Tiles
+from tessearth.explorer.session import FieldName, Served
+from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
 from tessearth.plotting.places import world_grid
 from tessearth.sphere.coordinates import Floats, as_latlon
 from tessearth.version import __version__
@@ -31,8 +32,11 @@ from tessearth.zoo.names import is_untrained
 LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
 TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]
 
+BINARY = "application/octet-stream"
 JSON_NUMBERS = 2**20
-"""Of one answer: beyond that JSON takes seconds to write and binary none."""
+"""Numbers in one answer: more take JSON seconds to write and binary none."""
+DIGITS = 8
+"""Digits after the point in JSON: more than float32 has for numbers below 1."""
 MOST_ALIKE = 200
 SMALLEST_STEP = 1.0
 DAY = 86_400
@@ -47,11 +51,12 @@ LAYERS: dict[LayerName, tuple[FieldName, tuple[str, ...]]] = {
 
 
 class Routes:
-    """The functions behind the routes; what is slow runs in a worker, what needs the model goes through the batcher."""
+    """The functions behind the routes: the model is asked through the batcher, other slow work runs in a worker."""
 
     def __init__(self, served: Served, metrics: Metrics) -> None:
         self.served, self.metrics, self.tiles = served, metrics, Tiles(served)
-        self._whole: Recent[str] = Recent(8)
+        self._fixed: dict[str, bytes] = {}
+        """JSON that stays the same while the model is served."""
 
     async def embed(self, request: EmbedRequest) -> Any:
         """Turn places into embeddings: one, or many in the order given."""
@@ -61,12 +66,12 @@ class Routes:
             raise ConfigError(
                 f'{len(places)} embeddings are too long for JSON: ask for "binary", or for {most} at most'
             )
-        rows = await self.served.batcher.embed(places.reshape(-1, 2))
+        rows = await self.served.embed(places.reshape(-1, 2))
         found = rows.reshape(*places.shape[:-1], self.served.embedder.dim)
         if request.format == "binary":
-            return numbers_reply(found)
-        embedding = plain_numbers(found)
-        return json_reply(EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding))
+            return _binary_reply(found)
+        embedding = _rounded(found)
+        return _json_reply(EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding))
 
     async def embed_one(self, lat: float, lon: float) -> Any:
         """The same for one place, by its coordinates in the address."""
@@ -78,56 +83,63 @@ class Routes:
             raise CoordinateError(f"the body has {len(body)} bytes; places are pairs of float64, 16 bytes each")
         places = as_latlon(np.frombuffer(body, dtype="<f8").reshape(-1, 2).astype(np.float64))
         self._check_count(len(places))
-        return numbers_reply(await self.served.batcher.embed(places))
+        return _binary_reply(await self.served.embed(places))
 
     async def place(self, lat: float, lon: float) -> Any:
-        """What is known of a place, and what the model makes of it: support, tokens, sites."""
-        return json_reply(await self.served.work(answers.answer_place, self.served, as_latlon((lat, lon))))
+        """The labels of a place, and the model's support, tokens and sites there."""
+        place = as_latlon((lat, lon))
+        explained = await self.served.explain(place)
+        return _json_reply(await self.served.work(answers.answer_place, place, explained))
 
     async def similar(self, request: SimilarRequest) -> Any:
-        """Places on land that are most like one."""
+        """The places on land most similar to one place."""
         place = as_latlon((request.lat, request.lon))
         if not 1 <= request.count <= MOST_ALIKE:
             raise ConfigError(f"count is {request.count}; it must lie between 1 and {MOST_ALIKE}")
         if not 0 <= request.apart_km <= 20_100:
             raise ConfigError(f"apart_km is {request.apart_km:g}; it must lie between 0 and 20,100")
-        _ = self.served.land
-        (query,) = await self.served.batcher.embed(place[None])
-        found = answers.answer_similar
-        return json_reply(await self.served.work(found, self.served, place, query, request.count, request.apart_km))
+        land = self.served.land
+        (query,) = await self.served.embed(place[None])
+        find = answers.answer_similar
+        return _json_reply(await self.served.work(find, land, place, query, request.count, request.apart_km))
 
     async def compare(self, lat1: float, lon1: float, lat2: float, lon2: float) -> Any:
-        """How alike two places are, and how far apart."""
+        """The similarity of two places, and their distance."""
         places = as_latlon([(lat1, lon1), (lat2, lon2)])
-        _ = self.served.land
-        embeddings = await self.served.batcher.embed(places)
-        return json_reply(await self.served.work(answers.compare_places, self.served, places, embeddings))
+        land = self.served.land
+        embeddings = await self.served.embed(places)
+        return _json_reply(await self.served.work(answers.compare_places, land, places, embeddings))
 
     async def sites(self) -> Any:
-        """Every site: where it lies, how sharp it is, how much area is nearest to it."""
-        return await self._once("sites", lambda: answers.answer_sites(self.served))
+        """Every site: its position, its sharpness, and the area nearest to it."""
+        served = self.served
+        return await self._fixed_reply("sites", lambda: answers.answer_sites(served.voronois, served.areas_km2()))
 
     async def cells(self, tessellation: int = 0) -> Any:
         """The sites' cells as GeoJSON polygons, split at the antimeridian."""
-        return await self._once(("cells", tessellation), lambda: answers.answer_cells(self.served, tessellation))
+
+        def make() -> object:
+            cells = self.served.cells(tessellation)
+            return answers.answer_cells(self.served.voronois, tessellation, cells)
+
+        return await self._fixed_reply(f"cells {tessellation}", make)
 
     async def tokens(self) -> Any:
-        """Every semantic token: how much it is used, and where it is strongest."""
-        self.served.check_field("attention")
-        self.served.field("attention")
-        return await self._once("tokens", lambda: answers.answer_tokens(self.served))
+        """Every semantic token: its use, and the places where it is strongest."""
+        attention, land = self.served.field("attention"), self.served.land
+        return await self._fixed_reply("tokens", lambda: answers.answer_tokens(land, attention))
 
     async def outlines(self) -> Any:
         """Coasts and borders as GeoJSON lines."""
-        return await self._once("outlines", answers.answer_outlines)
+        return await self._fixed_reply("outlines", answers.answer_outlines)
 
     async def migration(self, share: float = 0.3, frames: int = 24, seed: int = 0) -> Any:
-        """Where a seeded share of the sites was while the model was trained."""
+        """The positions of a seeded share of the sites while the model was trained."""
         record = self.served.migration
         if record is None:
             name = self.served.embedder.name
             raise UnknownNameError(f"no record of sites came with {name}: serve a run's weights or add --trajectories")
-        return json_reply(describe_migration(record, share=share, frames=frames, seed=seed))
+        return _json_reply(answers.describe_migration(record, share=share, frames=frames, seed=seed))
 
     async def predict(self, request: PredictRequest) -> Any:
         """Fit a probe on labelled places and answer with its scores and its map."""
@@ -139,14 +151,14 @@ class Routes:
         if step is not None and not step >= SMALLEST_STEP:
             raise ConfigError(f"step_degrees is {step:g}; it must be at least {SMALLEST_STEP:g}")
         cells = None if step is None else world_grid(step)
-        embeddings = await self.served.batcher.embed(places)
+        embeddings = await self.served.embed(places)
         probe = await self.served.work(fit_probe, request.name[:200], target, places, embeddings)
         self.served.probes.put(probe.key, probe)
         drawn = None if cells is None or step is None else await self._world_map(probe, cells, step)
-        return json_reply(_describe_probe(probe, drawn))
+        return _json_reply(_describe_probe(probe, drawn))
 
     async def layers(self) -> list[LayerAnswer]:
-        """The layers of the map this model has, and how far each is prepared."""
+        """The layers of the map this model has, and the progress of each."""
         return [self._layer(name) for name in LAYERS if self._has(name)]
 
     async def legend(
@@ -157,9 +169,9 @@ class Routes:
         lon: float | None = None,
         probe: str | None = None,
     ) -> Any:
-        """How a layer's colours are read."""
+        """The meaning of a layer's colours."""
         found = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
-        return json_reply(found.legend)
+        return _json_reply(found.legend)
 
     async def tile(
         self,
@@ -178,20 +190,20 @@ class Routes:
         if layer == "earth":
             if z > pictures.DEEPEST_BASE_ZOOM:
                 raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z ends at {pictures.DEEPEST_BASE_ZOOM}")
-            return picture_reply(await self.served.work(pictures.base_tile, tile), max_age=DAY)
+            return _reply(await self.served.work(pictures.base_tile, tile), "image/png", max_age=DAY)
         drawn = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
-        return picture_reply(await self.tiles.draw(drawn, tile, sea=sea), max_age=3600)
+        return _reply(await self.tiles.draw(drawn, tile, sea=sea), "image/png", max_age=3600)
 
     async def earth(self) -> Any:
         """The whole Earth in one picture: tile 0/0/0 of the base, 1024 pixels wide, as JPEG."""
-        return picture_reply(await self.served.work(pictures.whole_earth), max_age=DAY, kind="image/jpeg")
+        return _reply(await self.served.work(pictures.whole_earth), "image/jpeg", max_age=DAY)
 
     async def picture(self, lat: float, lon: float) -> Any:
         """A place seen from above, 710 km from edge to edge, as PNG."""
-        return picture_reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), max_age=DAY)
+        return _reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), "image/png", max_age=DAY)
 
     async def health(self) -> HealthAnswer:
-        """Whether the server works, and what it serves."""
+        """Whether the server works, and the model it serves."""
         served, settings = self.served, self.served.settings
         limits = ("max_points", "max_body_bytes", "max_labels", "rate", "timeout_s")
         return HealthAnswer(
@@ -210,7 +222,7 @@ class Routes:
 
     async def metrics_text(self) -> Any:
         """Counts and times for Prometheus."""
-        return text_reply(self.metrics.text(), CONTENT_TYPE)
+        return _reply(self.metrics.text().encode(), CONTENT_TYPE)
 
     def _places(self, request: EmbedRequest) -> Floats:
         for given in (request.points, request.lat, request.lon):
@@ -224,40 +236,33 @@ class Routes:
 
     def _has(self, name: LayerName) -> bool:
         field = LAYERS[name][0]
-        if name == "embedding" and self.served.world.ready("embedding") and self.served.components is None:
+        if name == "embedding" and "embedding" in self.served.fields and self.served.components is None:
             return False
-        return field == "embedding" or (self.served.has_tokens if field == "attention" else self.served.num_sites > 0)
+        return field == "embedding" or (self.served.num_tokens if field == "attention" else self.served.num_sites) > 0
 
     def _layer(self, name: LayerName) -> LayerAnswer:
         field, needs = LAYERS[name]
         query = "&".join(f"{need}={{{need}}}" for need in needs)
         return LayerAnswer(
             name=name,
-            ready=self.served.world.ready(field),
-            progress=self.served.world.progress.get(field, 0.0),
+            ready=field in self.served.fields,
+            progress=self.served.progress.get(field, 0.0),
             needs=list(needs),
             max_zoom=DEEPEST_FIELD_ZOOM,
             tiles=f"/tiles/{name}/{{z}}/{{x}}/{{y}}.png" + (f"?{query}" if query else ""),
         )
 
-    async def _once(self, key: object, make: Any) -> Any:
-        """An answer that is the same for ever, written once."""
-
-        def write() -> str:
-            made = make()
-            plain = (
-                made if isinstance(made, dict) else {name: getattr(made, name) for name in made.__dataclass_fields__}
-            )
-            return json.dumps(plain, default=vars, allow_nan=False, separators=(",", ":"))
-
-        kept = self._whole.get(key) or self._whole.put(key, await self.served.work(write))
-        return text_reply(kept, "application/json")
+    async def _fixed_reply(self, key: str, make: Callable[[], object]) -> Any:
+        """An answer that stays the same, written once."""
+        if key not in self._fixed:
+            self._fixed[key] = await self.served.work(lambda: _to_json(make()))
+        return _reply(self._fixed[key], "application/json")
 
     async def _world_map(self, probe: FittedProbe, cells: Floats, step: float) -> WorldMap:
-        found = await self.served.batcher.embed(cells.reshape(-1, 2))
+        found = await self.served.embed(cells.reshape(-1, 2))
         values = await self.served.work(probe.fit.predict, found)
         grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
-        return WorldMap(step_degrees=step, values=plain_numbers(grid))
+        return WorldMap(step_degrees=step, values=_rounded(grid))
 
 
 def _optional_place(lat: float | None, lon: float | None) -> Floats | None:
@@ -266,8 +271,6 @@ def _optional_place(lat: float | None, lon: float | None) -> Floats | None:
 
 def _describe_probe(probe: FittedProbe, drawn: WorldMap | None) -> PredictAnswer:
     is_class = probe.target.kind == "classify"
-    from tessearth.explorer.pictures import class_colours
-
     return PredictAnswer(
         probe=probe.key,
         name=probe.name,
@@ -279,7 +282,35 @@ def _describe_probe(probe: FittedProbe, drawn: WorldMap | None) -> PredictAnswer
         low=None if is_class else probe.low,
         high=None if is_class else probe.high,
         classes=list(probe.target.classes) if is_class else None,
-        colours=class_colours(len(probe.target.classes)) if is_class else None,
+        colours=pictures.class_colours(len(probe.target.classes)) if is_class else None,
         tiles=f"/tiles/prediction/{{z}}/{{x}}/{{y}}.png?probe={probe.key}",
         map=drawn,
     )
+
+
+def _json_reply(content: object) -> Any:
+    return _reply(_to_json(content), "application/json")
+
+
+def _to_json(content: object) -> bytes:
+    """Plain values, and the dataclasses of answers, as JSON."""
+    return json.dumps(content, default=vars, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _rounded(numbers: npt.NDArray[np.floating[Any]]) -> list[Any]:
+    rounded: list[Any] = numbers.astype(np.float64).round(DIGITS).tolist()
+    return rounded
+
+
+def _binary_reply(numbers: npt.NDArray[np.floating[Any]]) -> Any:
+    """Numbers as float32, little-endian, row after row; their shape is in X-Shape."""
+    shape = ",".join(map(str, numbers.shape))
+    return _reply(numbers.astype("<f4", copy=False).tobytes(), BINARY, {"X-Shape": shape})
+
+
+def _reply(content: bytes, media_type: str, headers: dict[str, str] | None = None, *, max_age: int = 0) -> Any:
+    """An answer that browsers may keep for some seconds."""
+    from fastapi import Response
+
+    cache = f"private, max-age={max_age}" if max_age else "no-store"
+    return Response(content, media_type=media_type, headers={"Cache-Control": cache, **(headers or {})})

@@ -1,5 +1,6 @@
-"""Map layers and their tiles: read off the world grid at low zooms, computed for the tile at high zooms."""
+"""Map layers and their tiles: read off the world maps at low zooms, computed for the tile at high zooms."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, UnknownNameError
+from tessearth.explorer.answers import site_fields
+from tessearth.explorer.limits import Recent
 from tessearth.explorer.pictures import (
     HEAT,
     SCALE,
@@ -22,30 +25,35 @@ from tessearth.explorer.pictures import (
 )
 from tessearth.explorer.probes import FittedProbe
 from tessearth.explorer.schemas import Legend
-from tessearth.explorer.session import (
-    DEEPEST_FIELD_ZOOM,
-    LATTICE_STEPS,
-    WORLD_ZOOM,
-    FieldName,
-    Recent,
-    Served,
-    land_mask,
-    site_fields,
-)
+from tessearth.explorer.session import FieldName, Served
 from tessearth.plotting.colours import Components
 from tessearth.sphere.coordinates import Floats
+from tessearth.sphere.land import is_land
 
 Array = npt.NDArray[Any]
+
+WORLD_ZOOM = 3
+"""Tiles up to this zoom are read off the world maps; deeper ones have places of their own."""
+LATTICE_STEPS = 32
+"""Across a tile of a deeper zoom: 0.7 degrees at zoom 4."""
+DEEPEST_FIELD_ZOOM = 8
+KEPT_PICTURES, KEPT_GRIDS, KEPT_LATTICES, KEPT_MASKS, KEPT_LAYERS = 1024, 16, 96, 256, 64
+ROWS_AT_ONCE = 1024
+"""Rows of a world map that stay in the processor's cache while they are worked on."""
+LOWEST_SHOWN = 10.0
+"""Percentile of the similarities on land that a heat map begins at."""
+BRIGHTEST = 99.5
+"""Percentile of a token's attention that its map ends at."""
 
 
 class Layer(NamedTuple):
     """One map: values (..., C) from a field's rows, colours from the values."""
 
     key: tuple[object, ...]
-    """What tells it from other maps of the same model."""
+    """Distinguishes it from other maps of the same model."""
     field: FieldName
     values: Callable[[Array], Array]
-    """Rows of the field (N, F) to what is interpolated between places, (N, C)."""
+    """Rows of the field (N, F) to the values interpolated between places, (N, C)."""
     paint: Callable[[Array], npt.NDArray[np.uint8]]
     """Interpolated values (H, W, C) to colours (H, W, 3)."""
     legend: Legend
@@ -55,54 +63,42 @@ def embedding_layer(components: Components) -> Layer:
     """Three independent components of the embedding as one colour."""
     unmixing, shift = components.unmixing.astype(np.float32), (components.mean @ components.unmixing).astype(np.float32)
     painted = components._replace(mean=np.zeros(3), unmixing=np.eye(3))
-    legend = Legend(
-        kind="colours",
-        title="Embedding",
-        colours=[],
-        note="Places of one colour have embeddings alike: three independent components as lightness and hue.",
-    )
+    note = "Places of one colour have similar embeddings: three independent components as lightness and hue."
     return Layer(
         key=("embedding",),
         field="embedding",
         values=lambda rows: rows.astype(np.float32) @ unmixing - shift,
         paint=lambda values: (painted.colours(values) * 255).round().astype(np.uint8),
-        legend=legend,
+        legend=Legend(kind="colours", title="Embedding", colours=[], note=note),
     )
 
 
-def sharpness_layer(low: float, high: float) -> Layer:
-    """How sharp the sites around a place are."""
-    legend = Legend(
-        kind="scale",
-        title="Sharpness",
-        unit="\N{GREEK SMALL LETTER TAU}",
-        low=low,
-        high=high,
-        logarithmic=True,
-        colours=list(SCALE),
-        note="Sharper sites tell neighbours apart; blunter ones smooth over a region.",
-    )
-    return Layer(("sharpness",), "sharpness", _as_is, _scale(low, high, SCALE, logarithmic=True), legend)
+def scale_layer(
+    key: tuple[object, ...], field: FieldName, values: Callable[[Array], Array], legend: Legend, high: float
+) -> Layer:
+    """One number for each place on the legend's scale of colours, which ends at `high` of the number's unit."""
+    table, low = ramp(tuple(legend.colours)), legend.low or 0.0
+
+    def paint(numbers: Array) -> npt.NDArray[np.uint8]:
+        return on_ramp(numbers[..., 0], low, high, table, logarithmic=legend.logarithmic)
+
+    return Layer(key, field, values, paint, legend)
 
 
-def token_layer(token: int, high: float) -> Layer:
-    """How much of a place's attention one token gets."""
-    legend = Legend(
-        kind="scale",
-        title=f"Token {token}",
-        unit="% of attention",
-        low=0.0,
-        high=100 * high,
-        colours=list(HEAT),
-        note="How much of what the model says of a place comes from this token.",
-    )
-    return Layer(
-        ("token", token), "attention", lambda rows: rows[:, token : token + 1], _scale(0.0, high, HEAT), legend
-    )
+def prediction_layer(probe: FittedProbe) -> Layer:
+    """The predictions of a probe everywhere."""
+    key = ("prediction", probe.key)
+    if probe.target.kind == "regress":
+        legend = Legend(kind="scale", title=probe.name, low=probe.low, high=probe.high, colours=list(SCALE))
+        return scale_layer(key, "embedding", probe.decide, legend, probe.high)
+    colours, codes = class_colours(len(probe.target.classes)), probe.fit.classes
+    assert codes is not None
+    table, legend = to_rgb(colours), Legend(kind="classes", title=probe.name, colours=colours)
+    return Layer(key, "embedding", probe.decide, lambda values: table[codes[values.argmax(-1)]], legend)
 
 
-def similarity_layer(query: Array, low: float, key: tuple[object, ...]) -> Layer:
-    """How alike every place is to one: the cosine of their embeddings."""
+def cosines(query: Array) -> Callable[[Array], Array]:
+    """A function from embeddings (N, D) to their cosines with one (D,), (N, 1)."""
     unit = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
 
     def values(rows: Array) -> Array:
@@ -110,66 +106,18 @@ def similarity_layer(query: Array, low: float, key: tuple[object, ...]) -> Layer
         length = np.sqrt(np.einsum("nd,nd->n", wide, wide))
         return np.asarray((wide @ unit) / np.maximum(length, 1e-12))[:, None]
 
-    legend = Legend(
-        kind="scale",
-        title="Likeness",
-        unit="cosine",
-        low=low,
-        high=1.0,
-        colours=list(HEAT),
-        note="How alike each place is to the one chosen.",
-    )
-    return Layer(("similarity", *key), "embedding", values, _scale(low, 1.0, HEAT), legend)
-
-
-def prediction_layer(probe: FittedProbe) -> Layer:
-    """What a probe predicts everywhere."""
-    if probe.target.kind == "regress":
-        legend = Legend(kind="scale", title=probe.name, low=probe.low, high=probe.high, colours=list(SCALE))
-        paint = _scale(probe.low, probe.high, SCALE)
-    else:
-        colours = class_colours(len(probe.target.classes))
-        legend = Legend(kind="classes", title=probe.name, colours=colours)
-        paint = _best_class(probe, to_rgb(colours))
-    return Layer(("prediction", probe.key), "embedding", probe.decide, paint, legend)
-
-
-def _best_class(probe: FittedProbe, table: npt.NDArray[np.uint8]) -> Callable[[Array], npt.NDArray[np.uint8]]:
-    codes = probe.fit.classes
-    assert codes is not None
-    return lambda values: table[codes[values.argmax(-1)]]
-
-
-def _scale(
-    low: float, high: float, stops: tuple[str, ...], *, logarithmic: bool = False
-) -> Callable[[Array], npt.NDArray[np.uint8]]:
-    table = ramp(stops)
-    return lambda values: on_ramp(values[..., 0], low, high, table, logarithmic=logarithmic)
-
-
-def _as_is(rows: Array) -> Array:
-    return rows
-
-
-KEPT_PICTURES, KEPT_GRIDS, KEPT_LATTICES, KEPT_MASKS, KEPT_QUERIES = 1024, 16, 96, 256, 64
-ROWS_AT_ONCE = 1024
-"""Of the world: as many as stay in the processor's cache while they are worked on."""
-LOWEST_SHOWN = 10.0
-"""Percentile of the likeness on land that a heat map begins at."""
-BRIGHTEST = 99.5
-"""Percentile of a token's attention that its map ends at."""
+    return values
 
 
 class Tiles:
-    """Draws layers of a served model, and remembers what it drew."""
+    """Draws layers of a served model, and keeps the recent ones."""
 
     def __init__(self, served: Served) -> None:
         self.served = served
         self._pictures: Recent[bytes] = Recent(KEPT_PICTURES)
         self._grids: Recent[Array] = Recent(KEPT_GRIDS)
         self._lattices: Recent[Array] = Recent(KEPT_LATTICES)
-        self._masks: Recent[npt.NDArray[np.bool_]] = Recent(KEPT_MASKS)
-        self._layers: Recent[Layer] = Recent(KEPT_QUERIES)
+        self._layers: Recent[Layer] = Recent(KEPT_LAYERS)
 
     async def draw(self, layer: Layer, tile: Tile, *, sea: bool) -> bytes:
         """A layer's tile as PNG; without `sea`, only land is painted."""
@@ -185,7 +133,7 @@ class Tiles:
     async def layer(
         self, name: str, *, token: int | None = None, place: Floats | None = None, probe: str | None = None
     ) -> Layer:
-        """A layer by name and what it is about."""
+        """A layer by name and by the token, place or probe it shows."""
         if name == "embedding":
             return self._embedding()
         if name == "sharpness":
@@ -194,7 +142,12 @@ class Tiles:
             return self._token(token)
         if name == "similarity":
             return await self._similarity(place)
-        return self._prediction(probe)
+        found = None if probe is None else self.served.probes.get(probe)
+        if found is None:
+            raise UnknownNameError(
+                f"there is no probe {probe!r}: POST labels to /predict first (old ones are forgotten)"
+            )
+        return prediction_layer(found)
 
     def _embedding(self) -> Layer:
         self.served.field("embedding")
@@ -203,8 +156,19 @@ class Tiles:
         return embedding_layer(self.served.components)
 
     def _sharpness(self) -> Layer:
-        low, high = np.percentile(self._on_land("sharpness"), (1, 99))
-        return sharpness_layer(float(low), float(max(high, low * 1.01)))
+        low, high = np.percentile(self._on_land("sharpness"), (1, 99)).tolist()
+        high = max(high, low * 1.01)
+        legend = Legend(
+            kind="scale",
+            title="Sharpness",
+            unit="\N{GREEK SMALL LETTER TAU}",
+            low=low,
+            high=high,
+            logarithmic=True,
+            colours=list(SCALE),
+            note="Sharper sites tell neighbours apart; blunter ones smooth over a region.",
+        )
+        return scale_layer(("sharpness",), "sharpness", lambda rows: rows, legend, high)
 
     def _token(self, token: int | None) -> Layer:
         self.served.check_field("attention")
@@ -215,35 +179,45 @@ class Tiles:
         attention = self._on_land("attention")
 
         def make() -> Layer:
-            return token_layer(token, max(1e-4, float(np.percentile(attention[:, token], BRIGHTEST))))
+            high = max(1e-4, float(np.percentile(attention[:, token], BRIGHTEST)))
+            legend = Legend(
+                kind="scale",
+                title=f"Token {token}",
+                unit="% of attention",
+                low=0.0,
+                high=100 * high,
+                colours=list(HEAT),
+                note="The share of the model's attention to tokens that this token gets.",
+            )
+            return scale_layer(("token", token), "attention", lambda rows: rows[:, token : token + 1], legend, high)
 
         return self._layers.find(("token", token), make)
-
-    def _on_land(self, name: FieldName) -> Array:
-        """A field's rows on land (n, C): seas, where nothing was learned, must not set the scale."""
-        field = self.served.field(name)
-        return self._grids.find(("land", name), lambda: field[land_mask(self.served.world.places)])
 
     async def _similarity(self, place: Floats | None) -> Layer:
         if place is None:
             raise ConfigError("no place was named: add lat= and lon= in degrees")
-        key = tuple(np.round(place, 4).tolist())
-        kept = self._layers.get(("similarity", key))
+        key = ("similarity", *np.round(place, 4).tolist())
+        kept = self._layers.get(key)
         if kept is not None:
             return kept
-        _, keys, _ = self.served.land
-        (query,) = await self.served.batcher.embed(place[None])
+        keys = self.served.land.keys
+        (query,) = await self.served.embed(place[None])
         cosine = keys @ (query / max(float(np.linalg.norm(query)), 1e-12))
-        low = min(float(np.percentile(cosine, LOWEST_SHOWN)), 0.999)
-        return self._layers.put(("similarity", key), similarity_layer(query, low, key))
+        legend = Legend(
+            kind="scale",
+            title="Likeness",
+            unit="cosine",
+            low=min(float(np.percentile(cosine, LOWEST_SHOWN)), 0.999),
+            high=1.0,
+            colours=list(HEAT),
+            note="The similarity of each place to the one chosen.",
+        )
+        return self._layers.put(key, scale_layer(key, "embedding", cosines(query), legend, 1.0))
 
-    def _prediction(self, probe: str | None) -> Layer:
-        found = None if probe is None else self.served.probes.get(probe)
-        if found is None:
-            raise UnknownNameError(
-                f"there is no probe {probe!r}: POST labels to /predict first (old ones are forgotten)"
-            )
-        return prediction_layer(found)
+    def _on_land(self, name: FieldName) -> Array:
+        """A map's rows on land (n, C): seas, where nothing was learned, must not set the scale."""
+        field = self.served.field(name)
+        return self._grids.find(("land", name), lambda: field[is_land(self.served.places)])
 
     async def _lattice(self, field: FieldName, tile: Tile) -> Array:
         """A field's rows on the lattice from edge to edge of a tile."""
@@ -253,26 +227,28 @@ class Tiles:
             return kept
         places = grid_of(*tile.axes(np.arange(LATTICE_STEPS + 1) / LATTICE_STEPS)).reshape(-1, 2)
         if field == "embedding":
-            rows = (await self.served.batcher.embed(places)).astype(np.float16)
-            return self._lattices.put((field, tile), rows)
+            return self._lattices.put((field, tile), (await self.served.embed(places)).astype(np.float16))
         attention, sharpness = await self.served.work(site_fields, self.served.embedder.encoder, places)
-        if attention is not None:
-            self._lattices.put(("attention", tile), attention)
+        self._lattices.put(("attention", tile), attention)
         self._lattices.put(("sharpness", tile), sharpness)
-        return sharpness if field == "sharpness" or attention is None else attention
+        return sharpness if field == "sharpness" else attention
 
     def _draw(self, layer: Layer, tile: Tile, rows: Array | None, sea: bool) -> bytes:
-        lat, lon = tile.pixel_axes()
         if rows is None:
-            values = sample_world(self._grids.find(layer.key, lambda: self._world_values(layer)), lat, lon)
+            values = sample_world(self._grids.find(layer.key, lambda: self._world_values(layer)), *tile.pixel_axes())
         else:
             side = LATTICE_STEPS + 1
             values = stretch(layer.values(rows).reshape(side, side, -1))
-        shown = None if sea else self._masks.find(tile, lambda: land_mask(grid_of(lat, lon)))
-        return encode_png(layer.paint(values), shown)
+        return encode_png(layer.paint(values), None if sea else _land_of(tile))
 
     def _world_values(self, layer: Layer) -> Array:
         field = self.served.field(layer.field)
         rows = field.reshape(-1, field.shape[-1])
         parts = [layer.values(rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE)]
         return np.concatenate(parts).reshape(*field.shape[:2], -1)
+
+
+@functools.lru_cache(maxsize=KEPT_MASKS)
+def _land_of(tile: Tile) -> npt.NDArray[np.bool_]:
+    """The pixels of a tile that are land, (256, 256)."""
+    return is_land(grid_of(*tile.pixel_axes()))
