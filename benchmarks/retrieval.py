@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from turns import in_turns
 
-from tessearth.embedding.retrieval import Database, Mode, Retriever
+from tessearth.embedding.retrieval import Database, Retriever
 from tessearth.sphere.geometry import latlon_to_xyz
 from tessearth.sphere.sampling import sample_sphere
+from tessearth.zoo.names import Mode
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

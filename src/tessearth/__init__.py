@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tessearth.encoder.weights import save
     from tessearth.evaluation.runner import evaluate
     from tessearth.training.loop import pretrain
-    from tessearth.zoo.shipped import list_models, load
+    from tessearth.zoo.names import load
+    from tessearth.zoo.shipped import list_models
 
 _HOMES = {
     "Embedder": "tessearth.embedding.embedder",
@@ -31,7 +32,7 @@ _HOMES = {
     "SphericalVoronoiEncoder": "tessearth.encoder.model",
     "evaluate": "tessearth.evaluation.runner",
     "list_models": "tessearth.zoo.shipped",
-    "load": "tessearth.zoo.shipped",
+    "load": "tessearth.zoo.names",
     "pretrain": "tessearth.training.loop",
     "save": "tessearth.encoder.weights",
 }

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tessearth.embedding import retrieval
-from tessearth.embedding.retrieval import Database, Mode, Retriever, most_alike, read_database, save_database
+from tessearth.embedding.retrieval import Database, Retriever, most_alike, read_database, save_database
 from tessearth.errors import ConfigError, DataError
+from tessearth.zoo.names import Mode
 from tests.memory import PEAK
 
 RNG = np.random.default_rng(0)

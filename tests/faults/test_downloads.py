@@ -113,7 +113,7 @@ def test_a_server_that_trickles_or_is_silent_is_not_waited_for(serve: Callable[[
 FETCH = """
 import sys
 from tessearth.errors import TessearthError
-from tessearth.zoo.shipped import load
+from tessearth.zoo.names import load
 try:
     print(sum(float(p.double().sum()) for p in load("mvrl/tte").parameters()))
 except TessearthError as error:

@@ -9,7 +9,7 @@ import torch
 import tessearth
 from tessearth.encoder.weights import load_weights
 from tessearth.errors import MissingExtraError, UnknownNameError
-from tessearth.zoo import hub
+from tessearth.zoo import names
 
 OFFICIAL = Path(__file__).parents[1] / "reference" / "official" / "plain"
 
@@ -55,10 +55,10 @@ def test_a_hub_id_without_the_extra_says_which(hub_cache: Path, monkeypatch: pyt
 def test_a_mistyped_path_never_reaches_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    monkeypatch.setattr(hub, "fetch", lambda model: pytest.fail("the hub was asked"))
-    for name in ("runs/model", "model.safetensors", "a/b/c", "/nowhere/model", "../x", "untraned"):
+    monkeypatch.setattr(names, "fetch", lambda model: pytest.fail("the hub was asked"))
+    for model in ("runs/model", "model.safetensors", "a/b/c", "/nowhere/model", "../x", "untraned"):
         with pytest.raises(UnknownNameError, match="nor such a file or folder"):
-            tessearth.load(name)
+            tessearth.load(model)
 
 
 def test_the_untrained_model_is_always_the_same() -> None:

@@ -16,9 +16,9 @@ from tessearth.encoder.tokens import measure_token_use
 from tessearth.encoder.weights import build_from, read_weights
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice
 from tessearth.zoo.baselines import BASELINES, PUBLISHED, PositionalEncoder
-from tessearth.zoo.names import ModelName, find_database, load_base, parse_name
+from tessearth.zoo.names import ModelName, find_database, load_base, locate, parse_name
 from tessearth.zoo.saved import is_saved_baseline, read_provenance
-from tessearth.zoo.shipped import MODELS, locate
+from tessearth.zoo.shipped import MODELS
 
 SAMPLE_PLACES = 4096
 """Token statistics are taken over this many places spread evenly over the sphere."""

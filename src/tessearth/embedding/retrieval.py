@@ -28,12 +28,12 @@ from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice, latlon
 from tessearth.sphere.land import is_inhabited_land
 from tessearth.storage.files import atomic_write
 from tessearth.storage.sealed import read_npz
+from tessearth.zoo.names import Mode
 
 if TYPE_CHECKING:
     from tessearth.embedding.embedder import Embedder
 
 Array = npt.NDArray[Any]
-Mode = Literal["semantic", "geodesic"]
 
 SETTINGS: dict[Mode, dict[str, float]] = {
     "semantic": {"sharpness": 15.0},

@@ -1,4 +1,4 @@
-"""Weights that others wrote: read without running code from the file, and put into our modules tensor by tensor."""
+"""Other programs' weights: read without running code from the file, named and sized, and put into our modules."""
 
 import argparse
 import os
@@ -81,3 +81,38 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor], names: Mapping[st
         if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
             raise WeightsError(f"{where}: tensor {names.get(name, name)} holds values that are not finite numbers")
     module.load_state_dict(dict(state), strict=True)
+
+
+def find_prefix(tensors: Mapping[str, Tensor], first: str, prefixes: tuple[str, ...], where: str) -> str:
+    """What stands before every name of the location encoder, found by a tensor that every such file has."""
+    for prefix in prefixes:
+        if prefix + first in tensors:
+            return prefix
+    raise WeightsError(f"{where}: missing tensor {prefixes[0]}{first}")
+
+
+def matrix_shape(tensors: Mapping[str, Tensor], name: str, where: str) -> tuple[int, int]:
+    """The (outputs, inputs) of a weight that sizes are read from."""
+    if name not in tensors:
+        raise WeightsError(f"{where}: missing tensor {name}")
+    if tensors[name].ndim != 2:
+        raise WeightsError(f"{where}: tensor {name} has shape {tuple(tensors[name].shape)}, not (outputs, inputs)")
+    outputs, inputs = tensors[name].shape
+    return outputs, inputs
+
+
+def count_parts(tensors: Mapping[str, Tensor], before: str, *, first: int = 0, step: int = 1) -> int:
+    """How many numbered parts follow each other from `first` on, by names such as "<before>3.weight".
+
+    One tensor is enough for a part to count, so that the others it lacks can be missed by name.
+    """
+    numbers = {name.removeprefix(before).partition(".")[0] for name in tensors if name.startswith(before)}
+    count = 0
+    while str(first + step * count) in numbers:
+        count += 1
+    return count
+
+
+def linear_names(ours: str, theirs: str) -> dict[str, str]:
+    """Ours -> theirs for the weight and the bias of one layer."""
+    return {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")}

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError
 from tessearth.registry import Registry
 from tessearth.settings import from_plain
-from tessearth.zoo.baselines.base import PositionalEncoder, PositionalEncoding
+from tessearth.zoo.baselines.base import Network, PositionalEncoder, PositionalEncoding
 from tessearth.zoo.baselines.elementary import Cartesian3d, Direct, ElementarySettings, Wrap, WrapResidualSettings
 from tessearth.zoo.baselines.fourier import FourierSettings, RandomFourier, SummedCapsules
 from tessearth.zoo.baselines.harmonics import HarmonicsSettings, SphericalHarmonics
-from tessearth.zoo.baselines.networks import FeedForward, build_residual
+from tessearth.zoo.baselines.networks import FeedForward, ResidualNetwork
 from tessearth.zoo.baselines.siren import HarmonicsSirenSettings, Siren
 from tessearth.zoo.baselines.space2vec import Grid, GridFeedForwardSettings, Space2VecSettings, Theory
 from tessearth.zoo.baselines.sphere2vec import Sphere2VecSettings, SphereC, SphereCPlus, SphereM, SphereMPlus
@@ -50,6 +51,19 @@ class BaselineCard:
     """Whether it has weights to train by default; the others take a `network` in their settings."""
 
 
+class Described(NamedTuple):
+    """A published file in our words: what its reader makes of it."""
+
+    baseline: str
+    """Which baseline it fits."""
+    settings: Any
+    """The settings to build that baseline from, read off the file."""
+    state: dict[str, Tensor]
+    """Its tensors under our names."""
+    names: dict[str, str]
+    """Ours -> the file's, for errors."""
+
+
 def build_baseline(name: str, settings: Mapping[str, Any] | object | None = None, *, seed: int = 0) -> LocationEncoder:
     """A baseline by name, in evaluation mode; `settings` is its dataclass or plain values, else its defaults.
 
@@ -69,37 +83,24 @@ def _read_settings(name: str, kind: type[Any], values: object) -> Any:
     return from_plain(kind, values or {}, f"{name}.")
 
 
-def _positional(make: Callable[[Any], PositionalEncoding]) -> Build:
-    """A positional encoding, with the shared residual network behind it where its settings ask for one."""
+def positional(
+    position: Callable[[Any, torch.Generator], PositionalEncoding],
+    network: Callable[[int, Any], Network] = lambda width, settings: ResidualNetwork(width, settings.network),
+) -> Build:
+    """How a `PositionalEncoder` is built: its features, and a network behind them where `settings.network` has one.
+
+    `network` makes it from the features' width and the settings; the default is the shared residual network.
+    """
 
     def build(settings: Any, generator: torch.Generator) -> LocationEncoder:
-        position = make(settings)
-        return PositionalEncoder(position, build_residual(position.output_dim, settings.network, generator))
+        features = position(settings, generator)
+        if settings.network is None:
+            return PositionalEncoder(features)
+        behind = network(features.output_dim, settings)
+        behind.reset_parameters(generator)
+        return PositionalEncoder(features, behind)
 
     return build
-
-
-def _build_grid_feedforward(settings: GridFeedForwardSettings, generator: torch.Generator) -> LocationEncoder:
-    position = Grid(settings)
-    network = FeedForward(position.output_dim, settings.network)
-    network.reset_parameters(generator)
-    return PositionalEncoder(position, network)
-
-
-def _build_harmonics_siren(settings: HarmonicsSirenSettings, generator: torch.Generator) -> LocationEncoder:
-    position = SphericalHarmonics(settings.degrees)
-    network = Siren(position.output_dim, settings.network)
-    network.reset_parameters(generator)
-    return PositionalEncoder(position, network)
-
-
-def _build_fourier(settings: FourierSettings, generator: torch.Generator) -> LocationEncoder:
-    position = RandomFourier(settings, generator)
-    if settings.network is None:
-        return PositionalEncoder(position)
-    network = SummedCapsules(position.output_dim, len(settings.sigmas), settings.network)
-    network.reset_parameters(generator)
-    return PositionalEncoder(position, network)
 
 
 SPACE2VEC = (
@@ -129,72 +130,75 @@ BASELINES: Registry[BaselineCard] = Registry(
     {
         "direct": BaselineCard(
             summary="the two numbers, scaled; the only one whose longitude does not wrap",
-            citation="no one in particular; the reference every comparison starts from",
+            citation="none; the reference every comparison starts from",
             settings=ElementarySettings,
-            build=_positional(lambda _: Direct()),
+            build=positional(lambda settings, _: Direct()),
         ),
         "cartesian3d": BaselineCard(
             summary="the point on the unit sphere",
-            citation="no one in particular; named so by Russwurm et al. 2024",
+            citation="none; named so by Russwurm et al. 2024",
             settings=ElementarySettings,
-            build=_positional(lambda _: Cartesian3d()),
+            build=positional(lambda settings, _: Cartesian3d()),
             seamless=True,
         ),
         "wrap": BaselineCard(
             summary="sines and cosines of both coordinates",
             citation=GEO_PRIOR,
             settings=ElementarySettings,
-            build=_positional(lambda _: Wrap()),
+            build=positional(lambda settings, _: Wrap()),
             seamless=True,
         ),
         "theory": BaselineCard(
             summary="Space2Vec-theory: waves along three directions of the flat map at many scales",
             citation=f"{GRID_CELLS}; {SPACE2VEC}",
             settings=Space2VecSettings,
-            build=_positional(Theory),
+            build=positional(lambda settings, _: Theory(settings)),
         ),
         "grid": BaselineCard(
             summary="Space2Vec-grid: waves along both axes of the flat map at many scales",
             citation=SPACE2VEC,
             settings=Space2VecSettings,
-            build=_positional(Grid),
+            build=positional(lambda settings, _: Grid(settings)),
         ),
         "sphereC": BaselineCard(
             summary="Sphere2Vec-sphereC: latitude and longitude scaled together, as points on spheres",
             citation=SPHERE2VEC,
             settings=Sphere2VecSettings,
-            build=_positional(SphereC),
+            build=positional(lambda settings, _: SphereC(settings)),
         ),
         "sphereC+": BaselineCard(
             summary="Sphere2Vec-sphereC+: sphereC and the grid's waves",
             citation=SPHERE2VEC,
             settings=Sphere2VecSettings,
-            build=_positional(SphereCPlus),
+            build=positional(lambda settings, _: SphereCPlus(settings)),
         ),
         "sphereM": BaselineCard(
             summary="Sphere2Vec-sphereM: latitude and longitude scaled one at a time",
             citation=SPHERE2VEC,
             settings=Sphere2VecSettings,
-            build=_positional(SphereM),
+            build=positional(lambda settings, _: SphereM(settings)),
         ),
         "sphereM+": BaselineCard(
             summary="Sphere2Vec-sphereM+: sphereM and the grid's waves",
             citation=SPHERE2VEC,
             settings=Sphere2VecSettings,
-            build=_positional(SphereMPlus),
+            build=positional(lambda settings, _: SphereMPlus(settings)),
         ),
         "harmonics": BaselineCard(
             summary="real spherical harmonics",
             citation=HARMONICS,
             settings=HarmonicsSettings,
-            build=_positional(lambda settings: SphericalHarmonics(settings.degrees)),
+            build=positional(lambda settings, _: SphericalHarmonics(settings.degrees)),
             seamless=True,
         ),
         "harmonics-siren": BaselineCard(
             summary="spherical harmonics and a sinusoidal network: SatCLIP's shape",
             citation=f"{HARMONICS}; {SATCLIP}",
             settings=HarmonicsSirenSettings,
-            build=_build_harmonics_siren,
+            build=positional(
+                lambda settings, _: SphericalHarmonics(settings.degrees),
+                lambda width, settings: Siren(width, settings.network),
+            ),
             seamless=True,
             has_network=True,
         ),
@@ -202,14 +206,17 @@ BASELINES: Registry[BaselineCard] = Registry(
             summary="random Fourier features of an equal-area map at three scales, a network each: GeoCLIP's shape",
             citation=GEOCLIP,
             settings=FourierSettings,
-            build=_build_fourier,
+            build=positional(
+                RandomFourier,
+                lambda width, settings: SummedCapsules(width, len(settings.sigmas), settings.network),
+            ),
             has_network=True,
         ),
         "wrap-residual": BaselineCard(
             summary="wrapped coordinates and a residual network: SINR's shape and the geographic prior's",
             citation=f"{GEO_PRIOR}; {SINR}",
             settings=WrapResidualSettings,
-            build=_positional(lambda _: Wrap()),
+            build=positional(lambda settings, _: Wrap()),
             seamless=True,
             has_network=True,
         ),
@@ -217,7 +224,9 @@ BASELINES: Registry[BaselineCard] = Registry(
             summary="Space2Vec-grid and fully connected layers: the shape of CSP's released models",
             citation=CSP,
             settings=GridFeedForwardSettings,
-            build=_build_grid_feedforward,
+            build=positional(
+                lambda settings, _: Grid(settings), lambda width, settings: FeedForward(width, settings.network)
+            ),
             has_network=True,
         ),
     },

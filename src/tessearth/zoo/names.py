@@ -1,9 +1,9 @@
-"""Every encoder by a name: ours, the baselines, published weights, saved files, and any of them with retrieval.
+"""Every encoder by a name: shipped models, baselines, published weights, files, the hub; any of them with retrieval.
 
 earth                     a shipped model, a path or a hub id
 sphereM+                  a baseline, untrained
 geoclip, satclip=PATH     published weights, where a package carries them or from the file named
-trained.safetensors       a baseline that was trained and saved
+trained.safetensors       an encoder that was trained and saved
 earth+range=DB.npz        any of these with semantic retrieval; +range-geo=DB.npz semantic and geodesic
 earth+range               the same with the database `tessearth retrieve build` made for the model
 """
@@ -11,28 +11,32 @@ earth+range               the same with the database `tessearth retrieve build` 
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import quote
 
-from tessearth.embedding.retrieval import Mode
 from tessearth.encoder.contract import LocationEncoder
+from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder.weights import load_weights
 from tessearth.errors import DataError, UnknownNameError
+from tessearth.packages import require
 from tessearth.settings import did_you_mean
 from tessearth.storage.files import cache_folder
 from tessearth.zoo.baselines import BASELINES, PUBLISHED, build_baseline, load_baseline, load_published
-from tessearth.zoo.hub import is_hub_id
 from tessearth.zoo.saved import is_saved_baseline
-from tessearth.zoo.shipped import MODELS, load
+from tessearth.zoo.shipped import DEFAULT_MODEL, MODELS
 
+Mode = Literal["semantic", "geodesic"]
+"""How retrieval weighs the rows of a database: by embeddings, or by embeddings and distance."""
 MODES: dict[str, Mode] = {"range": "semantic", "range-geo": "geodesic"}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _RETRIEVAL = re.compile(rf"(?P<base>.+?)\+(?P<mode>{'|'.join(sorted(MODES, reverse=True))})(=(?P<database>.+))?")
 
 
 class ModelName(NamedTuple):
-    """A name taken apart."""
+    """The parts of a name."""
 
     base: str
-    """What is loaded."""
+    """The model without retrieval."""
     mode: Mode | None = None
     """How retrieval completes it; None without retrieval."""
     database: str | None = None
@@ -40,7 +44,7 @@ class ModelName(NamedTuple):
 
 
 def parse_name(model: str | os.PathLike[str]) -> ModelName:
-    """Take the retrieval off a name; what is a path as it stands is left alone."""
+    """Split a name into model and retrieval; the path of an existing file is a model."""
     name = str(model)
     parts = _RETRIEVAL.fullmatch(name)
     if parts is None or os.path.exists(name):
@@ -74,13 +78,13 @@ def known_names() -> tuple[str, ...]:
 
 
 def is_untrained(model: str) -> bool:
-    """Whether a name stands for a network with random weights (positional features are nobody's to train)."""
+    """Whether a name stands for a network with random weights; positional features have none."""
     name = parse_name(model).base
     return (name in MODELS and not MODELS[name].trained) or (name in BASELINES and BASELINES[name].has_network)
 
 
 def default_database(base: str) -> Path:
-    """Where a model's own database lies: beside its file, in its folder, or in the cache for a name."""
+    """Where a model's own database is: next to its file, in its folder, or in the cache for a name."""
     path = Path(base)
     if base in known_names() or not os.path.exists(path):
         return cache_folder("range") / f"{quote(base, safe='')}.npz"
@@ -98,3 +102,44 @@ def find_database(name: ModelName) -> Path:
             f"--store STORE makes it, or name one: {name.base}+range=DB.npz"
         )
     return path
+
+
+def load(model: str | os.PathLike[str] = DEFAULT_MODEL) -> SphericalVoronoiEncoder:
+    """A Voronoi encoder, ready for inference: by shipped name, path of a file or folder, or hub id such as MVRL/TTE.
+
+    A hub id is looked up only when no such path exists, and needs the `hub` extra; `owner/name@revision` pins a
+    revision.
+    """
+    return MODELS[str(model)].build() if str(model) in MODELS else load_weights(locate(model))
+
+
+def locate(model: str | os.PathLike[str]) -> Path:
+    """The file or folder of a model that is not shipped: a path as it is, a hub id after its download."""
+    path = Path(model)
+    if os.path.exists(path):
+        return path
+    if isinstance(model, str) and is_hub_id(model):
+        return fetch(model)
+    known = did_you_mean(str(model), MODELS)
+    raise UnknownNameError(f"there is no model named {str(model)!r}, nor such a file or folder{known}")
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether a name reads as owner/name or owner/name@revision; in an existing folder it is a mistyped path."""
+    return bool(_HUB_ID.fullmatch(model)) and not os.path.exists(Path(model).parent)
+
+
+def fetch(model: str) -> Path:
+    """Download a model's configuration and weights into the hub's own cache; the folder there."""
+    hub = require("huggingface_hub", extra="hub", what=f"the model {model!r} (no such path here, so taken as a hub id)")
+    name, _, revision = model.partition("@")
+    try:
+        folder: str = hub.snapshot_download(
+            name, revision=revision or None, allow_patterns=["config.json", "model.safetensors"]
+        )
+    except Exception as error:  # the hub client raises its own, the network's and the file system's kinds
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnknownNameError(
+            f"the model {model!r} is no path here and cannot be had from the hub: {reason}"
+        ) from error
+    return Path(folder)

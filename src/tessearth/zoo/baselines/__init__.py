@@ -7,7 +7,7 @@ encoder(latlon)                                               # degrees, latitud
 """
 
 from tessearth.zoo.baselines.base import Network, PositionalEncoder, PositionalEncoding
-from tessearth.zoo.cards import BASELINES, BaselineCard, build_baseline
+from tessearth.zoo.cards import BASELINES, BaselineCard, build_baseline, positional
 from tessearth.zoo.published import PUBLISHED, PublishedCard, load_published
 from tessearth.zoo.saved import load_baseline
 
@@ -22,4 +22,5 @@ __all__ = [
     "build_baseline",
     "load_baseline",
     "load_published",
+    "positional",
 ]

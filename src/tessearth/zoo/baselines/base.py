@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.encoder.contract import LocationEncoder
+from tessearth.encoder.head import reset_linear
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import wrap_longitude
 
@@ -27,8 +28,10 @@ class Network(nn.Module):
         self.output_dim = output_dim
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw every weight anew from a generator."""
-        raise NotImplementedError
+        """Draw every linear layer anew from a generator, as PyTorch does by default; norms stay the identity."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                reset_linear(module, generator)
 
 
 class PositionalEncoder(LocationEncoder):

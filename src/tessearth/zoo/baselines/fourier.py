@@ -70,12 +70,6 @@ class SummedCapsules(Network):
         parts = features.chunk(len(self.capsules), dim=-1)
         return torch.stack([capsule(part) for capsule, part in zip(self.capsules, parts, strict=True)]).sum(dim=0)
 
-    def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw every weight anew from a generator."""
-        for capsule in self.capsules:
-            if isinstance(capsule, FeedForward):
-                capsule.reset_parameters(generator)
-
 
 def equal_earth(latlon: Tensor) -> Tensor:
     """The Equal Earth map: degrees, (N, 2), to (x, y), (N, 2), x in [-1, 1] on the equator.

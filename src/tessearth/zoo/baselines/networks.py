@@ -1,13 +1,12 @@
-"""The two networks that baselines put behind their positional features."""
+"""The two networks that most baselines put behind their positional features."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.encoder.head import ResidualBlock, reset_linear
+from tessearth.encoder.head import ResidualBlock
 from tessearth.errors import ConfigError
 from tessearth.zoo.baselines.base import Network, check_at_least
 
@@ -64,7 +63,7 @@ class FeedForwardSettings:
 
 
 class ResidualNetwork(Network):
-    """ReLU(L x), residual blocks x + ReLU(L2(Dropout(ReLU(L1 x)))), and a last linear map where one is asked for."""
+    """ReLU(L x), residual blocks x + ReLU(L2(Dropout(ReLU(L1 x)))), and a last linear map where `output_dim` is set."""
 
     def __init__(self, input_dim: int, settings: ResidualSettings) -> None:
         super().__init__(settings.output_dim or settings.hidden_dim)
@@ -81,13 +80,9 @@ class ResidualNetwork(Network):
             x = block(x)
         return x if self.exit is None else self.exit(x)
 
-    def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw every weight anew from a generator."""
-        reset_linears(self, generator)
-
 
 class FeedForward(Network):
-    """Hidden layers LayerNorm(x + Dropout(act(L x))), norm and skip where asked for, then the output layer."""
+    """Hidden layers LayerNorm(x + Dropout(act(L x))), norm and skip where set, then the output layer."""
 
     def __init__(self, input_dim: int, settings: FeedForwardSettings) -> None:
         super().__init__(settings.output_dim)
@@ -114,28 +109,6 @@ class FeedForward(Network):
             x = self.norms[i](x) if len(self.norms) else x
         out: Tensor = self.exit(x)
         return self.dropout(self.activation(out)) if self.activate_output else out
-
-    def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw every weight anew from a generator; norms start as the identity."""
-        reset_linears(self, generator)
-
-
-def build_residual(
-    input_dim: int, settings: ResidualSettings | None, generator: torch.Generator
-) -> ResidualNetwork | None:
-    """The shared network behind any positional encoding, or none."""
-    if settings is None:
-        return None
-    network = ResidualNetwork(input_dim, settings)
-    network.reset_parameters(generator)
-    return network
-
-
-def reset_linears(network: nn.Module, generator: torch.Generator) -> None:
-    """Draw every linear layer anew, as PyTorch does by default but from a generator."""
-    for module in network.modules():
-        if isinstance(module, nn.Linear):
-            reset_linear(module, generator)
 
 
 def check_dropout(dropout: float) -> None:

@@ -1,4 +1,4 @@
-"""Published weights of the baselines, from a file the user names; the layout of each kind of file is a table of names.
+"""Published weights of the baselines, read from the authors' own files; each layout is a table of names.
 
 GeoCLIP's file is also found in its own package when that is installed, without running any of the package's code.
 """
@@ -14,9 +14,8 @@ from tessearth.errors import ConfigError, MissingExtraError, WeightsError
 from tessearth.packages import package_file
 from tessearth.registry import Registry
 from tessearth.storage.foreign_weights import load_state, read_weight_file
-from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, build_baseline
+from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, Described, build_baseline
 from tessearth.zoo.published import csp, geoclip, satclip, sinr
-from tessearth.zoo.published.layout import Described
 
 TAXABIND = "Sastry et al., TaxaBind: a unified embedding space for ecological applications, WACV 2025"
 

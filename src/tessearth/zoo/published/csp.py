@@ -15,11 +15,18 @@ from typing import Any
 from torch import Tensor
 
 from tessearth.errors import ConfigError, WeightsError
-from tessearth.storage.foreign_weights import rename, tensors_in
+from tessearth.storage.foreign_weights import (
+    count_parts,
+    find_prefix,
+    linear_names,
+    matrix_shape,
+    rename,
+    tensors_in,
+)
 from tessearth.zoo.baselines.networks import ACTIVATIONS, FeedForwardSettings
 from tessearth.zoo.baselines.space2vec import GridFeedForwardSettings
+from tessearth.zoo.cards import Described
 from tessearth.zoo.published import sinr
-from tessearth.zoo.published.layout import Described, count_parts, find_prefix, linear_names, matrix_shape
 
 PREFIXES = ("", "module.", "loc_enc.")
 DROPPED = tuple(prefix + part for prefix in PREFIXES for part in ("class_emb.", "user_emb."))

@@ -12,10 +12,17 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import WeightsError
-from tessearth.storage.foreign_weights import rename, tensors_in
+from tessearth.storage.foreign_weights import (
+    count_parts,
+    find_prefix,
+    linear_names,
+    matrix_shape,
+    rename,
+    tensors_in,
+)
 from tessearth.zoo.baselines.fourier import FourierSettings
 from tessearth.zoo.baselines.networks import FeedForwardSettings
-from tessearth.zoo.published.layout import Described, count_parts, find_prefix, linear_names, matrix_shape
+from tessearth.zoo.cards import Described
 
 PREFIXES = ("", "location_encoder.", "module.", "model.")
 DROPPED = ("image_encoder.", "logit_scale", "gps_queue", "gps_gallery")

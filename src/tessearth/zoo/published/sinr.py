@@ -10,10 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from tessearth.errors import WeightsError
-from tessearth.storage.foreign_weights import rename, tensors_in
+from tessearth.storage.foreign_weights import (
+    count_parts,
+    find_prefix,
+    linear_names,
+    matrix_shape,
+    rename,
+    tensors_in,
+)
 from tessearth.zoo.baselines.elementary import WrapResidualSettings
 from tessearth.zoo.baselines.networks import ResidualSettings
-from tessearth.zoo.published.layout import Described, count_parts, find_prefix, linear_names, matrix_shape
+from tessearth.zoo.cards import Described
 
 PREFIXES = ("", "module.", "loc_enc.")
 DROPPED = tuple(prefix + part for prefix in PREFIXES for part in ("class_emb.", "user_emb."))

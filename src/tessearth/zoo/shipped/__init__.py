@@ -1,4 +1,4 @@
-"""Models by name: those shipped with the package, a file or folder, or an id on the Hugging Face hub."""
+"""The models that come with the package, by name; `zoo.names` loads these and all others."""
 
 import os
 from collections.abc import Callable
@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tessearth.errors import UnknownNameError
 from tessearth.registry import Registry
-from tessearth.settings import did_you_mean
 
 if TYPE_CHECKING:
     from tessearth.encoder.model import SphericalVoronoiEncoder
 
 
 SHIPPED = Path(__file__).parent
-"""A folder for every model that comes with the package: weights, card and, for `earth`, its sites' way in training."""
+"""A folder for every model that comes with the package: weights, card and, for `earth`, the trajectory of its sites."""
 
 
 def _build_untrained() -> "SphericalVoronoiEncoder":
@@ -74,37 +72,11 @@ DEFAULT_MODEL = "earth"
 
 
 def list_models() -> list[str]:
-    """The names that `load` knows without a path."""
+    """The names of the shipped models."""
     return list(MODELS)
 
 
-def load(model: str | os.PathLike[str] = DEFAULT_MODEL) -> "SphericalVoronoiEncoder":
-    """An encoder, ready for inference: by shipped name, by path of a file or folder, or by hub id such as MVRL/TTE.
-
-    A hub id is looked up only when it is named and no such path exists, and needs the `hub` extra;
-    `owner/name@revision` pins a revision.
-    """
-    if str(model) in MODELS:
-        return MODELS[str(model)].build()
-    from tessearth.encoder.weights import load_weights
-
-    return load_weights(locate(model))
-
-
 def shipped_folder(model: str | os.PathLike[str]) -> Path | None:
-    """Where a shipped model's files lie, its record of training among them; None for every other model."""
+    """The folder of a shipped model's files; None for every other model."""
     folder = SHIPPED / str(model)
     return folder if str(model) in MODELS and folder.is_dir() else None
-
-
-def locate(model: str | os.PathLike[str]) -> Path:
-    """The file or folder that holds a model which is not shipped: a path as it is, a hub id fetched first."""
-    from tessearth.zoo.hub import fetch, is_hub_id
-
-    path = Path(model)
-    if os.path.exists(path):
-        return path
-    if isinstance(model, str) and is_hub_id(model):
-        return fetch(model)
-    known = did_you_mean(str(model), MODELS)
-    raise UnknownNameError(f"there is no model named {str(model)!r}, nor such a file or folder{known}")
