@@ -67,6 +67,7 @@ def test_onnx_needs_the_digits_of_float64_where_features_are_sharp(tmp_path: Pat
     assert export(encoder, tmp_path / "m.onnx").difference <= 1e-6
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # torch 2.11 about its own bytes
 def test_torch_export_is_torch_and_describes_itself(tmp_path: Path) -> None:
     encoder = tiny_encoder(dtype=torch.float32)
     written = export(encoder, tmp_path / "m.pt2")

@@ -250,7 +250,8 @@ def _write_program(reference: DegreesToEmbedding, draft: Path, metadata: Mapping
     content = io.BytesIO()
     torch.export.save(trace(reference), content, extra_files={DESCRIPTION_NAME: json.dumps(dict(metadata))})
     draft.write_bytes(content.getvalue())
-    program = torch.export.load(io.BytesIO(content.getvalue())).module()
+    with _quiet():  # torch 2.11 warns about the bytes it reads itself
+        program = torch.export.load(io.BytesIO(content.getvalue())).module()
     return lambda places: program(torch.from_numpy(places)).numpy()
 
 
