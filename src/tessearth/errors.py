@@ -8,7 +8,7 @@ MOST_CHARACTERS = 1000
 
 
 class TessearthError(Exception):
-    """The parent of every error this package raises on purpose: one line of printable words, whatever they quote."""
+    """The parent of every error this package raises on purpose: one printable line."""
 
     def __str__(self) -> str:
         """The words without what would break a line, a terminal or a log."""
@@ -45,7 +45,7 @@ class DataError(TessearthError, ValueError):
 
 
 class OutputError(TessearthError, OSError):
-    """A result that could not be written; nothing half-written is left behind."""
+    """A result that could not be written; no partial file is left."""
 
 
 class MissingExtraError(TessearthError, ImportError):

@@ -17,7 +17,7 @@ class Registry(Mapping[str, Card], Generic[Card]):
         self._cards: dict[str, Card] = dict(cards or {})
 
     def register(self, name: str, card: Card) -> None:
-        """Add a card under a name nobody has yet."""
+        """Add a card under a new name."""
         if name in self._cards:
             raise ValueError(f"a {self.kind} named {name!r} is registered already")
         self._cards[name] = card

@@ -41,7 +41,7 @@ def _build(cls: type[Settings], values: object, where: str) -> Settings:
 
 
 def _refuse_long_numbers(values: object, where: str) -> None:
-    """Whole numbers are looked at everywhere, also in tables that others will read: a long one cannot even be said."""
+    """Refuse whole numbers beyond 64 bits at any depth, also in tables that are not read here."""
     waiting = [(where.rstrip("."), values)]
     while waiting:
         path, value = waiting.pop()
@@ -96,7 +96,7 @@ def _convert(value: object, hint: Any, where: str) -> object:
 
 
 def _convert_table(value: object, where: str) -> dict[str, object]:
-    """A table whose keys belong to whoever it is handed to, which checks them itself."""
+    """A table with free keys, which its reader checks."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where} is {value!r}, not a table of settings")
     return {str(key): item for key, item in value.items()}

@@ -232,7 +232,7 @@ def test_a_disk_that_fills_up_at_the_end_leaves_no_output_and_with_room_it_is_fi
         folder = disk.path / "map.tif.part"
         with pytest.raises(OutputError, match=FULL) as caught, keeping_what_is_finished(folder):
             finish(folder, grid, stored, numbers)
-        assert "what was finished is kept, run it again to go on" in str(caught.value)
+        assert "finished work is kept; run the same command again to resume" in str(caught.value)
         assert not (folder / "map.tif").exists()
         disk.grow()
         again = finish(folder, grid, stored, numbers).read_bytes()

@@ -201,7 +201,7 @@ def test_a_folder_without_write_permission_is_named(tessearth: Command, model: P
                 *("--out", closed / "o.npy"),
             )
         assert outcome.status == 2
-        assert f"cannot write {closed / 'o.npy'}: permission denied; nothing was left half-written" in outcome.err
+        assert f"cannot write {closed / 'o.npy'}: permission denied; no partial file was left" in outcome.err
         assert list(closed.iterdir()) == []
 
 

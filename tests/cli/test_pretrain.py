@@ -98,7 +98,7 @@ def test_a_run_of_another_recipe_is_refused(tessearth: Command, store: Path, tmp
     )
     assert tessearth(*run).status == 0
     again = tessearth(*run)
-    assert "holds a run already; add --resume to go on" in again.err
+    assert "holds a run; add --resume to continue it" in again.err
     other = tessearth(*run, "--set", "baseline.settings.network.num_blocks=1", "--resume")
     assert "is a run of another recipe: baseline.settings.network.num_blocks is 1, there it is 2" in other.err
     assert [outcome.status for outcome in (again, other)] == [2, 2]

@@ -48,7 +48,7 @@ def refused(path: Path) -> str:
 
 def test_a_changed_story_of_its_making_is_noticed(ours: Path) -> None:
     edit(ours, lambda about: about.update(provenance=about["provenance"].replace("here", "there")))
-    assert "what it says of its making was changed" in refused(ours)
+    assert "its provenance was changed" in refused(ours)
 
 
 def test_files_from_before_the_story_had_a_checksum_are_read(ours: Path) -> None:
@@ -58,7 +58,7 @@ def test_files_from_before_the_story_had_a_checksum_are_read(ours: Path) -> None
 
 def test_a_story_that_is_there_counts_only_with_its_checksum(ours: Path) -> None:
     edit(ours, lambda about: about.pop("provenance"))
-    assert "what it says of its making was changed" in refused(ours)
+    assert "its provenance was changed" in refused(ours)
 
 
 @pytest.mark.parametrize(("version", "said"), [(None, "is of format unknown"), ("0", "is of format 0")])

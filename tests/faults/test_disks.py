@@ -55,7 +55,7 @@ def test_a_full_disk_is_one_line_and_with_room_the_work_goes_on(
 def test_a_full_disk_leaves_the_old_database_as_it_was(given: Given, tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "disk", 24) as disk:
         (disk.path / "db.npz").write_bytes(b"the old one")
-        with pytest.raises(OutputError, match=rf"cannot write .*db\.npz: ({FULL}); nothing was left half-written"):
+        with pytest.raises(OutputError, match=rf"cannot write .*db\.npz: ({FULL}); no partial file was left"):
             write_database(given, disk.path, lambda: None)
         assert (disk.path / "db.npz").read_bytes() == b"the old one"
         assert [path.name for path in disk.path.iterdir()] == ["db.npz"]

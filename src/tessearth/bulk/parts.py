@@ -103,7 +103,7 @@ def open_parts(output: str) -> Iterator[Parts]:
     """The parts of an output, held by this process; a folder in which no part came to be is not left behind."""
     target = Path(output)
     if not target.absolute().parent.is_dir():
-        raise OutputError(f"cannot write {output}: no such file or directory; nothing was left half-written")
+        raise OutputError(f"cannot write {output}: no such file or directory; no partial file was left")
     parts = Parts(target.with_name(f"{target.name}.parts"))
     with locked_folder(parts.folder, busy=OutputError(f"another process is encoding into {output}: wait for it")):
         try:

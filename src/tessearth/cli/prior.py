@@ -189,7 +189,7 @@ def _blocks(embedder: "Embedder", rows: _Rows, species: int, advance: Advance) -
 
 
 def _image_scores(rows: _Rows, species: int) -> "Iterator[npt.NDArray[np.float32]]":
-    """Scores (n, C) of consecutive rows; all species alike where there are no images."""
+    """Scores (n, C) of consecutive rows; equal scores where there are no images."""
     import numpy as np
 
     from tessearth.evaluation.geoprior import SCORES_AT_ONCE, read_scores

@@ -1,6 +1,6 @@
 """Embeddings kept on disk by content: what decides them (the model's fingerprint) and where they are (the places).
 
-A file is written in one step and carries a checksum; what is damaged is made again. The folder keeps to a bound: the
+A file is written in one step and carries a checksum; a damaged file is computed again. The folder keeps to a bound: the
 files not used for longest go first.
 """
 

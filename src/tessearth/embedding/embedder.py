@@ -120,7 +120,7 @@ class Embedder:
     def fingerprint(self) -> str:
         """SHA-256 over everything that decides the embeddings: kind, settings, tensors, precision, database.
 
-        The same whatever the model was called and wherever it was read from.
+        It does not depend on the name of the model or where it was read from.
         """
         digest = hashlib.sha256(f"tessearth-embedder-1 {self.precision}\n".encode())
         for part in self._engine.identity():
@@ -184,7 +184,7 @@ class Embedder:
     def nearest_sites(
         self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None, count: int = 5
     ) -> NearestSites:
-        """The sites nearest to each place, whatever their weight."""
+        """The sites nearest to each place, at any weight."""
         voronoi = self._voronoi("nearest_sites")
         if not 1 <= count <= voronoi.encoder.config.num_sites:
             raise ConfigError(f"count is {count}; it must lie between 1 and {voronoi.encoder.config.num_sites}")

@@ -194,7 +194,7 @@ LATTICE_PLACES = 65_536
 
 
 class Alike(NamedTuple):
-    """Places like a query, the most alike first."""
+    """Places similar to a query, the most similar first."""
 
     row: npt.NDArray[np.int64]
     """Among the places compared with, (k,)."""

@@ -108,7 +108,7 @@ class LocationEncoder(nn.Module):
         return {"kind": "baseline", "name": self.name, "settings": settings}
 
     def save(self, path: str | os.PathLike[str], *, provenance: Mapping[str, Any] | None = None) -> None:
-        """Write a file whose path is a name wherever a model is asked for, with any JSON about its making."""
+        """Write a file whose path works wherever a model is named, with its provenance as JSON."""
         if not self.name:
             raise ConfigError("only an encoder made by build_baseline or load_published can be saved: this has no name")
         header = {

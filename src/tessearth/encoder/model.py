@@ -20,7 +20,7 @@ from tessearth.sphere.geometry import latlon_to_xyz
 
 
 class Encoding(NamedTuple):
-    """What the encoder says of each place, by name."""
+    """The outputs of the encoder for each place, by name."""
 
     embedding: Tensor
     """What users get, (N, D): of unit length unless the configuration says otherwise."""
@@ -116,7 +116,7 @@ class SphericalVoronoiEncoder(LocationEncoder):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """That of the sites, whatever the head's is."""
+        """The precision of the sites, which may differ from the head's."""
         return self.voronois()[0].directions.dtype
 
     @property
@@ -169,7 +169,7 @@ class SphericalVoronoiEncoder(LocationEncoder):
             tessellation.constrain_()
 
     def _weights(self, xyz: Tensor, top_k: int | None) -> list[Tensor]:
-        """Site weights per tessellation, in the sites' own precision whatever the head's is."""
+        """Site weights per tessellation, in the precision of the sites, which may differ from the head's."""
         voronois = self.voronois()
         xyz = xyz.to(voronois[0].directions.dtype)
         return [tessellation.weights(xyz, top_k) for tessellation in voronois]

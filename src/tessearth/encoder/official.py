@@ -24,7 +24,7 @@ CONFIG_KEYS: dict[str, tuple[type, ...]] = {
     "normalize": (bool,),
 }
 
-# A training checkpoint holds the location encoder beside parts that belong to training alone.
+# A training checkpoint holds the location encoder and parts that belong to training alone.
 CHECKPOINT_PREFIX = "model."
 TRAINING_ONLY = ("model.visual.", "model.logit_scale")
 

@@ -92,7 +92,7 @@ class Trajectory(NamedTuple):
 def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
     """The record of the sites that a run left."""
     if not Path(path).is_file():
-        raise DataError(f"there is no {path}: the run recorded no site positions")
+        raise DataError(f"there is no file {path}: the run recorded no site positions")
     steps, positions, sharpness = read_npz(path, Trajectory._fields).values()
     if positions.ndim != 3 or steps.shape != positions.shape[:1] or positions.shape[-1] != 3:
         raise DataError(f"{path} has {len(steps)} steps for positions of shape {positions.shape}")

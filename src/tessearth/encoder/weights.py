@@ -2,7 +2,7 @@
 
 Our file is safetensors with, in its header, `format` "tessearth", `format_version`, `config` and `provenance` as JSON,
 `sha256` over configuration and tensors, and `provenance_sha256`. A folder holds the same file as model.safetensors
-beside a config.json for people to read. Reading never runs code from the file, and every tensor must be there, of the
+with a config.json for people to read. Reading never runs code from the file, and every tensor must be there, of the
 shape its configuration says, and finite.
 """
 
@@ -47,7 +47,7 @@ class Weights(NamedTuple):
     layout: str
     """Where the file comes from: "tessearth", "official" or "official checkpoint"."""
     provenance: dict[str, Any]
-    """What the file says of its own making; empty for the official layout."""
+    """The provenance in the file; empty for the official layout."""
 
 
 def save(
@@ -58,7 +58,7 @@ def save(
     dtype: torch.dtype | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write an encoder: to one file when the path ends in .safetensors, else to a folder with config.json beside it.
+    """Write an encoder: to one file when the path ends in .safetensors, else to a folder, with a config.json.
 
     `layout="official"` writes what the authors' code reads. `dtype` stores floating tensors narrower, such as
     torch.float16. `provenance` is any JSON that should travel with the weights.
@@ -129,7 +129,7 @@ def _read_ours(header: Mapping[str, str], tensors: dict[str, Tensor], file: Path
         raise WeightsError(f"{file} does not match its own checksum: it was changed or damaged; fetch it again")
     said = hashlib.sha256(header.get("provenance", "{}").encode()).hexdigest()
     if header.get("provenance_sha256", said) != said:  # files from before there was one have none
-        raise WeightsError(f"{file} does not match its own checksum: what it says of its making was changed")
+        raise WeightsError(f"{file} does not match its own checksum: its provenance was changed")
     try:
         config = EncoderConfig.from_dict(json.loads(header["config"]))
         provenance = json.loads(header.get("provenance", "{}"))
@@ -210,7 +210,7 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def _read_config_json(path: Path, asked: Path) -> dict[str, Any]:
-    """config.json beside the weights; only a folder that was named has to have one."""
+    """The config.json next to the weights; only a folder that was named must have one."""
     if not path.is_file():
         if asked.is_dir():
             raise WeightsError(f"{asked} holds no {CONFIG_NAME}: it is not a model folder")

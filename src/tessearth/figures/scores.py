@@ -33,7 +33,7 @@ MEANS = "-means"
 
 
 class Predicted(NamedTuple):
-    """What probes said at the places they were tested on, beside the truth."""
+    """The predictions of probes at their test places, and the truth."""
 
     latlon: Floats
     truth: Array
@@ -140,7 +140,7 @@ TOP_K_TASKS = ("koppen", "country", "temperature", "elevation")
 
 
 def predict(models: Sequence[str], task_name: str, *, split: str = "random", device: str | None = None) -> Predicted:
-    """What a ridge probe on each model's embeddings says of the places held out from it."""
+    """The predictions of a ridge probe on each model's embeddings, at held-out places."""
     task = load_task(task_name)
     rows = task.split or build_splits(split, task.latlon)[0]
     said, scores = {}, {}

@@ -17,7 +17,7 @@ from tessearth.sphere.sampling import sample_land, sample_sphere
 BENCHMARK_COUNT = 40_000
 BENCHMARK_SEED = 0
 PURPOSE = "benchmark"
-"""Keeps the places tested on apart from those trained on, whatever the seeds."""
+"""Keeps test places apart from training places at any seeds."""
 BENCHMARK_SOURCES = tuple(name for name in SOURCES if any(name in label.sources for label in LABELS.values()))
 
 

@@ -35,7 +35,7 @@ class Outline(NamedTuple):
     rings: tuple[npt.NDArray[np.float64], ...]
     """Closed rings (M, 2), degrees, latitude first, each within one turn of longitude: what crosses the antimeridian
     is cut there, what encloses a pole is closed along it. Outer rings run counterclockwise seen from above and are
-    followed by their holes, which run clockwise. Empty for what is smaller than the lattice (the Vatican)."""
+    followed by their holes, which run clockwise. Empty for a country smaller than the lattice (the Vatican)."""
 
 
 @functools.cache

@@ -76,7 +76,7 @@ class _Moving:
         self.dots = axis.scatter(*begun.T, s=size, color=END, linewidths=0, zorder=6)
 
     def show(self, at: float, title: str) -> None:
-        """Move everything to a moment between the first record (0) and the last."""
+        """Move everything to a time between the first record (0) and the last."""
         here = position_at(self.positions, at)
         way = np.concatenate((self.positions[: int(at) + 1], here[None]))
         latlon = to_latlon(way)
@@ -86,7 +86,7 @@ class _Moving:
 
 
 def position_at(positions: Floats, at: float) -> Floats:
-    """Sites (K, 3) at a moment between records, on the sphere between where both have them."""
+    """Sites (K, 3) at a time between records, on the sphere between where both have them."""
     before = min(int(at), len(positions) - 2)
     mixed = positions[before] + (at - before) * (positions[before + 1] - positions[before])
     return np.asarray(mixed / np.linalg.norm(mixed, axis=-1, keepdims=True))

@@ -68,7 +68,7 @@ def draw_retrieval(axis: Any, rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def draw_performance(axis: Any, scores: Sequence[Score], measure: Literal["accuracy", "r2"], *, x: str) -> Any:
-    """Scores against what was varied, one line for each split; rows alike are averaged, bars show their spread."""
+    """Scores by setting, one line for each split; rows of one setting are averaged, bars show their spread."""
     factor = 100.0 if measure == "accuracy" else 1.0
     splits = sorted({score.split for score in scores})
     styles = zip(splits, _colours(len(splits)), MARKERS * len(splits), strict=False)

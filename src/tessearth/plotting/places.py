@@ -1,4 +1,4 @@
-"""What a model says of places, painted over a map: embeddings as colours, predictions beside the truth."""
+"""Maps of places: embeddings as colours, predictions and the truth."""
 
 import io
 from collections.abc import Callable, Sequence

@@ -54,7 +54,7 @@ def most_used(attention: Array, count: int) -> list[int]:
 
 
 def most_telling(attention: Array, count: int) -> list[int]:
-    """Tokens that tell places apart: the largest spread over places first, maps alike one already chosen left out.
+    """Tokens that tell places apart: the largest spread over places first, without maps similar to one already chosen.
 
     When too few differ enough, the next by spread fill up.
     """

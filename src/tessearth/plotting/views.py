@@ -247,7 +247,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 300
 
 STYLE: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],  # it comes with matplotlib, so a figure looks alike on every machine
+    "font.family": ["DejaVu Sans"],  # it comes with matplotlib, so a figure looks the same on every machine
     "font.size": 7.0,
     "axes.titlesize": 7.5,
     "axes.labelsize": 7.0,

@@ -24,7 +24,7 @@ NOT_DEGREES = {"c": "complex numbers", "M": "dates", "m": "durations"}
 
 
 def as_latlon(points: Any = None, *, lat: Any = None, lon: Any = None) -> Floats:
-    """Checked degrees, shape (..., 2), latitude first, from whatever holds them.
+    """Checked degrees, shape (..., 2), latitude first, from any container.
 
     `points` is an array or list of (lat, lon), a DataFrame with columns of the usual names, or a GeoSeries or
     GeoDataFrame of points in any projection; or the two coordinates come by name, broadcast against each other.
@@ -72,7 +72,7 @@ def as_xyz(xyz: Any) -> Floats:
 def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
     """The places when all are possible degrees; else an error that names the first row at fault (from `first_row`)."""
     rows = latlon.reshape(-1, 2)
-    if (np.abs(rows) <= LARGEST_DEGREES).all():  # which what is not finite is not
+    if (np.abs(rows) <= LARGEST_DEGREES).all():  # also refuses NaN and infinity
         return latlon
     name = "the place" if latlon.ndim == 1 else "row {row}"
     missing = np.asarray(~np.isfinite(rows).all(axis=1))

@@ -75,7 +75,7 @@ class Layout(Protocol):
         """The places of one window."""
 
     def sample(self, count: int) -> tuple[WindowPlaces, bool]:
-        """About so many places from all over, and whether they are all there is."""
+        """About `count` places from the whole layout, and whether they are all of it."""
 
 
 def check_box(sides: Sequence[float]) -> Box:
@@ -143,7 +143,7 @@ class RasterGrid:
         return self._places(self.latitudes()[rows], self.longitudes()[columns])
 
     def sample(self, count: int) -> tuple[WindowPlaces, bool]:
-        """Every so many-th row and column, about `count` cells, and whether that is every cell."""
+        """Evenly spaced rows and columns, about `count` cells, and whether that is every cell."""
         step = max(1, math.ceil(math.sqrt(self.num_cells / count)))
         first = slice(step // 2, None, step)
         rows, columns = (first if length > step // 2 else slice(None) for length in (self.rows, self.columns))

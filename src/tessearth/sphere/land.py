@@ -14,7 +14,7 @@ import numpy.typing as npt
 ROWS, COLUMNS = 21_600, 43_200
 CELLS_PER_DEGREE = 120
 ANTARCTIC_LATITUDE = -60.0
-"""Land south of this is left out wherever the method speaks of land."""
+"""Land south of this does not count as land."""
 
 
 def is_land(latlon: npt.ArrayLike) -> npt.NDArray[np.bool_]:

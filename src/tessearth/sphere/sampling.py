@@ -29,7 +29,7 @@ def sample_sphere(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np
     """Draw places evenly over the sphere, (count, 2) in degrees: lat = asin(2 u - 1), lon = 360 v - 180.
 
     The first n places of a larger draw with the same seed are the n places of a smaller one. Draws for different
-    purposes share no places, whatever their seeds: places to test on must not be those trained on.
+    purposes share no places, at any seeds: test places must not be training places.
     """
     return _draw(_generator(seed, purpose), _check_count(count))
 

@@ -195,11 +195,11 @@ def disk_errors_named(what: str, then: str) -> Iterator[None]:
 
 def keeping_what_is_finished(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Turn errors of the disk into one line for long work in a folder, which the same command resumes."""
-    return disk_errors_named(f"to {folder}", "what was finished is kept, run it again to go on")
+    return disk_errors_named(f"to {folder}", "finished work is kept; run the same command again to resume")
 
 
 def _named_errors(path: Path) -> contextlib.AbstractContextManager[None]:
-    return disk_errors_named(str(path), "nothing was left half-written")
+    return disk_errors_named(str(path), "no partial file was left")
 
 
 def _is_stream(path: Path) -> bool:

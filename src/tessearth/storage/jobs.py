@@ -11,10 +11,10 @@ A job's chunks are numbered from 0 and lie wherever `Chunks` puts them: in one f
         finish(job.get(number) for number in range(count))
         job.remove()
 
-A chunk counts as done when its content was handed to the system and, after that, its checksum to the journal. A job
-that goes on reads every such chunk back and compares, so it does not matter what a kill, a crash or a disk kept:
-whatever is not as it was written is computed again. A folder that is itself the result takes `locked_folder` and `Job`
-without `open_job`, which removes the folder of a job that ends before its first chunk.
+A chunk is finished when its content and then its checksum in the journal are written. A job that resumes reads every
+such chunk back and compares, so that a kill, a crash or a disk that loses data does no harm: a chunk that is not as it
+was written is computed again. A folder that is itself the result takes `locked_folder` and `Job` without `open_job`,
+which removes the folder of a job that ends before its first chunk.
 """
 
 import contextlib

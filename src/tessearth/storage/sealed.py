@@ -41,7 +41,7 @@ def checksum(content: bytes | memoryview | npt.NDArray[Any], *, about: bytes | N
 
 
 def checksum_of_plain(value: object) -> str:
-    """The SHA-256 of a plain value (what JSON can say), whatever the order of its keys."""
+    """The SHA-256 of a plain value (as in JSON), in any order of its keys."""
     return checksum(json.dumps(value, sort_keys=True).encode())
 
 

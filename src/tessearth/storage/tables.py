@@ -234,7 +234,7 @@ def _sliced(stream: Any) -> Iterator[pa.RecordBatch]:
 def _batches(
     stream: Iterator[pa.RecordBatch], read: Callable[[pa.RecordBatch, int], Floats], schema: pa.Schema
 ) -> Iterator[PointBatch]:
-    """Checked places beside the columns that travel along, coordinates of text replaced by the numbers read."""
+    """Checked places with the columns that travel along, text coordinates replaced by the numbers read."""
     first = 1
     for batch in _guarded(stream):
         latlon = check_latlon(read(batch, first), first_row=first)

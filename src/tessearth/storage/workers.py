@@ -32,7 +32,7 @@ TASKS_PER_WORKER = 2
 ATTEMPTS = 4
 """How often in a row lost workers are replaced, without a result in between, before the work is given up."""
 SILENT_SECONDS = 60.0
-"""After this time without a result, workers are looked at: those that hang are ended and replaced."""
+"""After this time without a result, workers are checked: those that hang are ended and replaced."""
 IDLE_CPU_SECONDS = 0.05
 """Processes that hang use less than this between two looks."""
 SECONDS_TO_CONNECT = 20
@@ -58,7 +58,7 @@ def one_torch_thread() -> None:
 
 
 class _Sent(NamedTuple, Generic[Key, Task]):
-    """A task that was handed out."""
+    """A task given to a worker."""
 
     key: Key
     task: Task

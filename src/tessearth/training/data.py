@@ -103,7 +103,7 @@ class TrainingData:
         return None if len(rows) < 2 else self._first_views(rows)
 
     def some_training(self, limit: int) -> Batch:
-        """At most so many training places as they are, spread over all of them."""
+        """At most this many training places, without augmentation, spread over all of them."""
         return self._first_views(self.training[:: -(-len(self.training) // limit)])
 
     def _first_views(self, rows: Rows) -> Batch:

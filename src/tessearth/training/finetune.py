@@ -1,9 +1,9 @@
 """`finetune`: a small head on an encoder, and the encoder too unless it is frozen, learned from labelled places.
 
-The head begins as the ridge regression of the label on the frozen embeddings, so training starts from the best that the
-encoder gives as it is, and that start is a candidate for the result like every epoch: what is kept is whatever does
-best on places held out. Their score is therefore a little flattering; judge on places that took no part. The encoder
-learns without dropout, which would move embeddings away from those the ridge was fitted to.
+The head begins as the ridge regression of the label on the frozen embeddings. This start and each epoch are candidates;
+the result is the candidate with the best score on held-out places. That score is therefore a little optimistic: use
+other places to judge the model. The encoder learns without dropout, which would move embeddings away from those the
+ridge was fitted to.
 """
 
 import copy
@@ -65,7 +65,7 @@ class FinetuneSettings:
     """The share of places held out to choose the best epoch by."""
 
     block_degrees: float | None = None
-    """Hold out whole blocks of this side instead of single places: what is chosen then does well in new regions."""
+    """Hold out whole blocks of this side instead of single places: the choice then does well in new regions."""
 
     class_weights: Literal["none", "balanced"] = "none"
     """Whether rare classes count as much as common ones."""
@@ -303,7 +303,7 @@ def _to_device(part: _Part, device: torch.device) -> _Part:
 
 
 def _class_weights(labelled: Labelled, target: Tensor, settings: FinetuneSettings) -> Tensor | None:
-    """What a row of each class counts, (C,), 1 on average; None where all count alike."""
+    """The weight of a row of each class, (C,), 1 on average; None for equal weights."""
     if labelled.kind == "regress" or settings.class_weights == "none":
         return None
     counts = torch.bincount(target, minlength=len(labelled.classes)).float()

@@ -1,7 +1,7 @@
 """`FineTuned`: an encoder and the head that reads one label off it, together in memory and on disk.
 
 RUN/
-encoder.safetensors  the encoder; its path is a name wherever a model is asked for
+encoder.safetensors  the encoder; its path works wherever a model is named
 head.safetensors     the head, with the label's kind, classes and scores in its header; written last
 metrics.jsonl        one line per epoch
 """
@@ -105,7 +105,7 @@ class LabelHead(nn.Module):
 
 
 class Rows(NamedTuple):
-    """Embeddings and what is known of them."""
+    """Embeddings and their labels."""
 
     embedding: Tensor
     """(N, D)."""

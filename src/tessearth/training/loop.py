@@ -32,14 +32,14 @@ from tessearth.training.step import Stepper, numerics
 
 
 def choose_device(device: str | None) -> torch.device:
-    """The device asked for, else a GPU when there is one; under torchrun each process has its own."""
+    """The named device, else a GPU when there is one; under torchrun each process has its own."""
     try:
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
         raise ConfigError(f"there is no device {device!r}; it is cpu, cuda or such as cuda:0") from None
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
-            raise ConfigError(f"device {device!r} was asked for, but torch sees no GPU here; leave it out, or say cpu")
+            raise ConfigError(f"device {device!r} is given, but torch sees no GPU here; leave it out, or give cpu")
         index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
         chosen = torch.device("cuda", index)
         torch.cuda.set_device(chosen)
@@ -105,7 +105,7 @@ class StopRequest:
 Progress = Callable[[int, int, float], None]
 """Called with the steps taken, their number in all, and the loss."""
 Looking = Callable[[int, int], None]
-"""Called with the places looked at and their number in all, while the features are made."""
+"""Receives the number of places done and in all, while features are computed."""
 
 
 class NonFiniteLossError(DataError):
@@ -137,7 +137,7 @@ def pretrain(
     """Train an encoder as a recipe says and leave everything in the folder `out`.
 
     Without a store the recipe's own is made in RUN/features first, and `looking` told how far that is. With `resume` an
-    interrupted run goes on, with the same weights in the end as if nothing had happened (bit for bit on a processor).
+    interrupted run continues and ends with the same weights as an uninterrupted one (bit for bit on a processor).
     Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. Started by torchrun, all processes train together.
     """
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
@@ -203,7 +203,7 @@ class _Run:
                 for step in range(first, steps):
                     self._step(step)
             if first == steps and self.folder is not None and self.held_out is not None:
-                self.validation = evaluate(self.model, self.held_out)  # a finished run, asked for again
+                self.validation = evaluate(self.model, self.held_out)  # a finished run, resumed
         finally:
             self.data.close()
         best = self.folder.weights("best") if self.folder else Path()

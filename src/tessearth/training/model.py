@@ -142,7 +142,7 @@ class PretrainingModel(nn.Module):
             self.encoder.tokens.temperature_progress.fill_(progress)
 
     def _decoded(self, raw: Tensor, unit: Tensor) -> list[Tensor]:
-        """What is read off the whole embedding, then off each of its prefixes, (N, F) each; nothing without decoder."""
+        """Features decoded from the whole embedding, then from each prefix, (N, F) each; empty without a decoder."""
         if self.decoder is None:
             return []
         read = raw if self.objective.distil_from == "raw" else unit
@@ -173,7 +173,7 @@ def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...
 
 
 def _prefixes(objective: ObjectiveConfig, output: int) -> tuple[int, ...]:
-    """The widths that are distilled beside the whole one."""
+    """The widths of the prefixes that are distilled in addition to the whole embedding."""
     if objective.prefixes and max(objective.prefixes) >= output:
         raise ConfigError(
             f"objective.prefixes has {max(objective.prefixes)}, but the embedding is {output} wide; "

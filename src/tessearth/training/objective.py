@@ -51,7 +51,7 @@ Reduction = Literal["mean", "sum"]
 """How a squared distance adds up its dimensions: "sum" is the squared norm, "mean" divides it by the width."""
 
 ALIGNMENT_FLOOR = 1e-8
-"""Added to attentions inside the logarithm, which a token nobody attends to would send to minus infinity."""
+"""Added to attentions inside the logarithm, which a token without attention would send to minus infinity."""
 
 
 def contrastive(location: Tensor, image: Tensor, scale: Tensor, *, negatives: Negatives = "gathered") -> Tensor:
@@ -99,7 +99,7 @@ def distillation(decoded: Tensor, image_feature: Tensor, variance: Tensor) -> Te
 class ObjectiveConfig:
     """How much each term counts. The defaults are the paper's. A term of weight 0 is left out and reported as 0.
 
-    So are reconstruction and alignment, whatever their weight, for an encoder without tokens: they are about tokens.
+    So are reconstruction and alignment, at any weight, for an encoder without tokens: they are about tokens.
     """
 
     contrastive: float = 1.0

@@ -171,7 +171,7 @@ class TrainingRecipe:
     """Steps between evaluations on the validation places."""
 
     evaluate_places: int = 4096
-    """At most so many validation places are used."""
+    """The largest number of validation places used."""
 
     record_every: int = 50
     """Steps between records of where the sites are."""
@@ -199,7 +199,7 @@ class Recipe:
     """Everything that decides a run's weights."""
 
     features: FeatureRecipe | None = None
-    """The store to train on; None takes whatever store is given."""
+    """The store to train on; None takes the store that is given."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     sites: SitesRecipe = SitesRecipe()
@@ -273,7 +273,7 @@ def _making_way(below: Mapping[str, Any], above: Collection[str]) -> dict[str, A
 
 
 def _with_sizes(values: dict[str, Any], own: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """The sizes of an encoder nobody described: those of the weights it starts from, else the defaults."""
+    """Sizes of an encoder that the recipe does not describe: from the weights it starts from, else the defaults."""
     described = any(name in own or any(change.startswith(f"{name}.") for change in changes) for name in ENCODERS)
     taken_away = [name for name in ENCODERS if name in values and values[name] is None]
     kept = {name: table for name, table in values.items() if name not in taken_away}

@@ -71,10 +71,10 @@ class RunFolder:
             yield
 
     def begin(self, recipe: Recipe, *, resume: bool) -> None:
-        """Write the recipe, or check that what is to go on is of the same recipe."""
+        """Write the recipe, or check that a run to resume has the same one."""
         if (self.path / RECIPE).is_file():
             if not resume:
-                raise OutputError(f"{self.path} holds a run already; add --resume to go on, or choose another --out")
+                raise OutputError(f"{self.path} holds a run; add --resume to continue it, or choose another --out")
             difference = first_difference(read_run_recipe(self.path).to_dict(), recipe.to_dict())
             if difference:
                 raise ConfigError(f"{self.path} is a run of another recipe: {difference}; choose another --out")
@@ -132,7 +132,7 @@ class RunFolder:
         try:
             found = read_trajectory(self.path / TRAJECTORIES)
         except DataError as error:
-            raise DataError(f"{error}; remove it to go on without it") from None
+            raise DataError(f"{error}; remove it to continue without it") from None
         kept = found.steps < step
         return [Trajectory(found.steps[kept], found.positions[kept], found.sharpness[kept])]
 

@@ -39,7 +39,7 @@ def build_start(recipe: Recipe, generator: torch.Generator) -> LocationEncoder:
 
 
 def describe_start(model: str) -> dict[str, Any]:
-    """What a recipe says of an encoder that is there: its [encoder] table, or its [baseline]."""
+    """The [encoder] or [baseline] table of an existing encoder."""
     return _description(load_base(model))
 
 
@@ -179,7 +179,7 @@ def _shift_blend(encoder: SphericalVoronoiEncoder, blend: Tensor) -> Tensor:
 
 
 FITTED_PLACES = 16_384
-"""The image side of a trained encoder is fitted to at most so many training places."""
+"""The largest number of training places that the image side of a trained encoder is fitted to."""
 PLACES_AT_ONCE = 2048
 PENALTY = 1e-3
 """Of that fit, for inputs of unit mean square, as a share of the number of rows."""

@@ -85,7 +85,7 @@ def build_optimiser(model: nn.Module, recipe: GroupsRecipe, rates: Tensor) -> to
     """AdamW over the groups; those with learning rate 0 are frozen.
 
     On a GPU the groups' learning rates are elements of `rates`, in the order of GROUPS, so that a captured step reads
-    what is written there later. The state is made at once rather than at the first step, so that it can be named, saved
+    what is written there later. The state is made here rather than at the first step, so that it can be named, saved
     and restored at any time.
     """
     groups: dict[str, list[nn.Parameter]] = {}
@@ -198,7 +198,7 @@ class Stepper:
 
     @torch.no_grad()
     def restore_(self, state: dict[str, Tensor]) -> None:
-        """Write a state into the live tensors, which a captured graph goes on reading."""
+        """Write a state into the live tensors, which a captured graph keeps reading."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 

@@ -30,7 +30,7 @@ class NoSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineCard:
-    """What is known of a baseline by its name alone."""
+    """A baseline by its name."""
 
     summary: str
     """One line for lists."""

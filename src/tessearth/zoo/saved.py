@@ -52,7 +52,7 @@ def is_saved_baseline(path: str | os.PathLike[str]) -> bool:
 
 
 def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a saved baseline says of its own making."""
+    """The provenance of a saved baseline."""
     provenance: dict[str, Any] = json.loads(_read_header(path).get("provenance", "{}"))
     return provenance
 

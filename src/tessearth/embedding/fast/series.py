@@ -195,7 +195,7 @@ COARSE_SHARE = 1 / 16
 """The share of epsilon that this first search may leave out."""
 
 CHANGES = threading.RLock()
-"""Held while what is kept changes: several threads embed blocks, and making a table twice does no harm."""
+"""Held while the kept tables change: several threads embed blocks, and making a table twice is harmless."""
 
 SAMPLED_CELLS = 8
 UNKNOWN, WITHOUT_SERIES = -1, -2

@@ -53,7 +53,7 @@ class PositionalEncoder(LocationEncoder):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """Positional features are computed in float64 whatever the precision: their phases need the digits."""
+        """Positional features are computed in float64 at every precision: their phases need the digits."""
         return torch.float64
 
     @property

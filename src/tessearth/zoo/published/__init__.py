@@ -22,7 +22,7 @@ TAXABIND = "Sastry et al., TaxaBind: a unified embedding space for ecological ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCard:
-    """What is known of a set of published weights by its name alone."""
+    """A set of published weights by its name."""
 
     summary: str
     """One line for lists."""

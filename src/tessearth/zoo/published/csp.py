@@ -71,7 +71,7 @@ def _read_grid(tensors: Mapping[str, Tensor], params: Mapping[str, Any], where: 
 def _read_settings(
     params: Mapping[str, Any], sizes: Mapping[str, int], layer_norm: bool, where: str
 ) -> GridFeedForwardSettings:
-    """What the params say beside what the shapes show; skip connections are their default."""
+    """The settings in the params that shapes do not show; skip connections are their default."""
     activation = str(params["spa_f_act"]).lower()
     if activation not in ACTIVATIONS:
         raise WeightsError(f"{where}: its activation is {activation!r}; known are {', '.join(ACTIVATIONS)}")

@@ -1,4 +1,4 @@
-"""SINR's location encoder: wrapped coordinates and a residual network; CSP's models of that shape read alike.
+"""SINR's location encoder: wrapped coordinates and a residual network; also CSP's models of that shape.
 
 state_dict: feats.0.{weight, bias}     entry layer (feats.1 is its activation)
             feats.<2 + i>.{w1, w2}.{weight, bias}     residual blocks

@@ -26,7 +26,7 @@ def _build_untrained() -> "SphericalVoronoiEncoder":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What is known of a model by its name alone."""
+    """A shipped model by its name."""
 
     summary: str
     """One sentence for lists and for `tessearth info`."""
