@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tessearth.embedding.bench import PAPER_SHARPNESS, PAPER_SITES, _build, random_places
+from tessearth.embedding.bench import PAPER_SITES, build_paper_shaped, paper_sharpness, random_places
 from tessearth.embedding.embedder import Embedder
 
 PART = 16384
@@ -70,8 +70,7 @@ def main() -> None:
 
 def compare(sizes: list[int], places: int, rounds: int) -> list[Size]:
     latlon = random_places(places, 0)
-    sharpness = {size: PAPER_SHARPNESS * size / PAPER_SITES for size in sizes}
-    embedders = {size: Embedder(_build(size, sharpness[size]), device="cpu") for size in sizes}
+    embedders = {size: Embedder(build_paper_shaped(size), device="cpu") for size in sizes}
     first: dict[int, float] = {}
     for size, embed in embedders.items():
         start = time.perf_counter()
@@ -81,7 +80,11 @@ def compare(sizes: list[int], places: int, rounds: int) -> list[Size]:
     seconds = processor_seconds({str(size): lambda e=embed: e(latlon) for size, embed in embedders.items()}, rounds)
     return [
         Size(
-            size, sharpness[size], first[size], places / seconds[str(size)], seconds[str(size)] / seconds[str(sizes[0])]
+            size,
+            paper_sharpness(size),
+            first[size],
+            places / seconds[str(size)],
+            seconds[str(size)] / seconds[str(sizes[0])],
         )
         for size in sizes
     ]
@@ -107,7 +110,7 @@ def peak_mb(places: int, threads: int) -> float:
 
 def _embed_in_parts(places: int, threads: int) -> float:
     torch.set_num_threads(threads)
-    embed = Embedder(_build(PAPER_SITES, PAPER_SHARPNESS), device="cpu")
+    embed = Embedder(build_paper_shaped(PAPER_SITES), device="cpu")
     total = np.zeros(embed.dim)
     for part in range(places // PART):
         total += embed(random_places(PART, part)).sum(axis=0)

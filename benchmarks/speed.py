@@ -22,11 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tessearth.embedding.bench import build_paper_shaped
 from tessearth.embedding.fast.gpu import GpuVoronoi, prepare_on_gpu
 from tessearth.embedding.fast.triton_kernels import Shape
-from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.errors import TessearthError
 from tessearth.zoo.names import load_base
 
 PLACES = 2**20
@@ -254,7 +253,7 @@ def sizes(device: torch.device, seconds: float) -> list[dict[str, Any]]:
             print(f"{num_sites} sites: not started, out of time")
             continue
         try:
-            encoder = build_random(num_sites, 45.0 * num_sites / 4096).to(device)
+            encoder = build_paper_shaped(num_sites).requires_grad_(False).to(device)
             xyz = random_directions(2**22 if device.type == "cuda" else 4096, device)
             start = time.perf_counter()
             embed = ours(encoder, device, torch.bfloat16)
@@ -271,23 +270,10 @@ def sizes(device: torch.device, seconds: float) -> list[dict[str, Any]]:
 
 def find_model(name: str) -> SphericalVoronoiEncoder:
     if name == "untrained":
-        return build_random(4096, 45.0)
+        return build_paper_shaped(4096).requires_grad_(False)
     encoder = load_base(name)
     if not isinstance(encoder, SphericalVoronoiEncoder):
         raise SystemExit(f"{name} is no Voronoi encoder")
-    return encoder.eval().requires_grad_(False)
-
-
-def build_random(num_sites: int, sharpness: float) -> SphericalVoronoiEncoder:
-    """The paper's widths, random weights; sites on land, or everywhere where the land mask is not installed."""
-    tessellation = TessellationConfig(num_sites=num_sites, sharpness=sharpness, sharpness_range=(0.5, 1e6))
-    config = EncoderConfig(tessellations=(tessellation,))
-    generator = torch.Generator().manual_seed(0)
-    try:
-        encoder = SphericalVoronoiEncoder(config, sites="land", generator=generator)
-    except TessearthError as error:
-        print(f"sites lie everywhere: {error}", flush=True)
-        encoder = SphericalVoronoiEncoder(config, sites="full", generator=generator)
     return encoder.eval().requires_grad_(False)
 
 

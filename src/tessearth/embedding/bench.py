@@ -1,4 +1,4 @@
-"""How fast this machine encodes: our paths, the plain dense form, and other encoders, in one run that takes turns.
+"""Encoding speed on this machine: our precisions, the plain dense form, and other encoders, taking turns in one run.
 
 Other programs can only make a round slower, so the best round of each counts, and only ratios within a run mean much.
 """
@@ -7,21 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.fast.head import Precision
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.encoder.sites import LAND_SHARE
 from tessearth.errors import ConfigError, TessearthError
-from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
-from tessearth.sphere.land import is_inhabited_land
+from tessearth.sphere.geometry import xyz_to_latlon
 from tessearth.zoo.names import load_base
 
 PLAIN = "plain dense"
@@ -77,7 +75,7 @@ class SizeRow(NamedTuple):
 
 
 def compare(bench: Bench) -> list[Row]:
-    """Our paths, the plain dense form and the rivals that are installed, taking turns."""
+    """Our precisions, the plain dense form and the installed rivals, taking turns."""
     encoder = load_base(bench.model)
     if encoder.sites() is None:
         raise ConfigError(f"bench measures a Voronoi encoder against others, and {bench.model} is none")
@@ -86,7 +84,9 @@ def compare(bench: Bench) -> list[Row]:
     ours |= {f"ours {precision}": Embedder(encoder, device="cpu", precision=precision) for precision in PRECISIONS}
     rivals, missing = _load_rivals()
     with _threads(bench.threads):
-        seconds = in_turns({name: _work(embed, latlon) for name, embed in (ours | rivals).items()}, bench.rounds)
+        seconds = in_turns(
+            {name: partial(embed.embed, latlon) for name, embed in (ours | rivals).items()}, bench.rounds
+        )
         exact = Embedder(encoder, device="cpu", precision="float64").embed(latlon[:COMPARED_PLACES])
         errors = {name: _errors(embed.embed(latlon)[:COMPARED_PLACES], exact) for name, embed in ours.items()}
     rows = [
@@ -97,16 +97,30 @@ def compare(bench: Bench) -> list[Row]:
 
 
 def compare_sizes(bench: Bench, sizes: Sequence[int]) -> list[SizeRow]:
-    """Paper-shaped encoders of these many sites, random weights, sharpness in step with the sites' density."""
+    """Encoders of the paper's widths with each number of sites."""
     latlon = random_places(bench.places, bench.seed)
-    sharpness = {size: PAPER_SHARPNESS * size / PAPER_SITES for size in sizes}
+    embedders = {size: Embedder(build_paper_shaped(size), device="cpu") for size in sizes}
     with _threads(bench.threads):
-        works = {str(size): _work(Embedder(_build(size, sharpness[size]), device="cpu"), latlon) for size in sizes}
-        seconds = in_turns(works, bench.rounds)
+        seconds = in_turns({str(size): partial(embed.embed, latlon) for size, embed in embedders.items()}, bench.rounds)
+    times = [seconds[str(size)] for size in sizes]
     return [
-        SizeRow(size, sharpness[size], bench.places / seconds[str(size)], seconds[str(size)] / seconds[str(sizes[0])])
-        for size in sizes
+        SizeRow(size, paper_sharpness(size), bench.places / time, time / times[0])
+        for size, time in zip(sizes, times, strict=True)
     ]
+
+
+def paper_sharpness(num_sites: int) -> float:
+    """Sharpness in step with the density of the sites."""
+    return PAPER_SHARPNESS * num_sites / PAPER_SITES
+
+
+def build_paper_shaped(num_sites: int) -> SphericalVoronoiEncoder:
+    """An encoder of the paper's widths with random weights and this many sites on land."""
+    tessellation = TessellationConfig(
+        num_sites=num_sites, sharpness=paper_sharpness(num_sites), sharpness_range=(0.5, 1e6)
+    )
+    config = EncoderConfig(tessellations=(tessellation,))
+    return SphericalVoronoiEncoder(config, sites="land", generator=torch.Generator().manual_seed(0)).eval()
 
 
 def single_place_ms(bench: Bench) -> float:
@@ -142,26 +156,8 @@ def random_places(count: int, seed: int) -> Array:
     return xyz_to_latlon(torch.randn(count, 3, dtype=torch.float64, generator=generator)).numpy()
 
 
-def _work(embed: Embedder, latlon: Array) -> Callable[[], Any]:
-    return lambda: embed.embed(latlon)
-
-
-def _build(num_sites: int, sharpness: float) -> SphericalVoronoiEncoder:
-    tessellation = TessellationConfig(num_sites=num_sites, sharpness=sharpness, sharpness_range=(0.5, 1e6))
-    config = EncoderConfig(tessellations=(tessellation,))
-    sites = [_land_sites(num_sites)]
-    return SphericalVoronoiEncoder(config, sites=sites, generator=torch.Generator().manual_seed(0)).eval()
-
-
-def _land_sites(count: int) -> Tensor:
-    """As many sites spread evenly over land, (count, 3): a lattice with a few too many, thinned along its length."""
-    lattice = fibonacci_lattice(round(1.02 * count / LAND_SHARE) + 16)
-    on_land = lattice[torch.from_numpy(is_inhabited_land(xyz_to_latlon(lattice).numpy()))]
-    return on_land[torch.linspace(0, len(on_land) - 1, count, dtype=torch.float64).round().long()]
-
-
 def _load_rivals() -> tuple[dict[str, Embedder], dict[str, str]]:
-    """Those that can be loaded, and why the others cannot."""
+    """The rivals that can be loaded, and the reason for each of the others."""
     rivals: dict[str, Embedder] = {}
     missing: dict[str, str] = {}
     for name in RIVALS:

@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import ConfigError, CoordinateError, DataError
-from tessearth.imagery.store import FeatureStore
 from tessearth.sphere.coordinates import Floats, as_places, check_latlon
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
 from tessearth.sphere.land import is_inhabited_land
@@ -32,6 +31,7 @@ from tessearth.zoo.names import Mode
 
 if TYPE_CHECKING:
     from tessearth.embedding.embedder import Embedder
+    from tessearth.imagery.store import FeatureStore
 
 Array = npt.NDArray[Any]
 
@@ -206,7 +206,7 @@ class Alike(NamedTuple):
 
 def build_database(
     embedder: "Embedder",
-    store: FeatureStore,
+    store: "FeatureStore",
     *,
     keys: Keys = "location",
     values: Values | None = None,
@@ -239,7 +239,7 @@ def build_database(
     return Database(latlon, places, found)
 
 
-def image_keys(embedder: "Embedder", store: FeatureStore, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+def image_keys(embedder: "Embedder", store: "FeatureStore", rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     """Image embeddings in the space of the location embeddings, (n, D): the stored features, centred.
 
     They are in that space only if the model was trained on this very store by its contrastive term and without an
@@ -315,7 +315,7 @@ def _unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12))
 
 
-def _array(store: FeatureStore, kind: Values) -> npt.NDArray[Any]:
+def _array(store: "FeatureStore", kind: Values) -> npt.NDArray[Any]:
     if kind == "features":
         return store.features
     if store.components is None:
