@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tessearth import Embedder, save
-from tessearth.embedding.fast import strategy_for
 from tessearth.encoder.config import TessellationConfig
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.sphere.geometry import latlon_to_xyz
@@ -185,8 +184,6 @@ def test_auto_is_fast_on_a_cpu_where_the_model_and_the_options_have_such_a_form(
     assert Embedder(ENCODER, device="cpu", strategy="plain").strategy == "plain"
     for plain in (Embedder("wrap", strategy="fast"), Embedder(ENCODER, strategy="fast", top_k=3)):
         assert plain.strategy == "plain"
-    assert [strategy_for(count, "cuda") for count in (2**25 - 1, 2**25)] == ["plain", "fast"]
-    assert strategy_for(1, "cpu") == "fast"
 
 
 @pytest.mark.parametrize(

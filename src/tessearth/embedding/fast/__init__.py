@@ -14,10 +14,13 @@ their mixture, the tokens, the head. "fast" leaves out sites that provably weigh
     GPU      fast       by series in every cell and Triton kernels up to the head         about ten seconds
                         (`gpu`, `triton_kernels`)
 
-`Embedder(model, strategy=...)` names one; "auto" is "fast" on a CPU and "plain" on a GPU, where short work would not
-repay the preparation. Work that knows its number of places before it starts takes `strategy_for` that number, once,
-and keeps it. `top_k`, float64 and explanations are always computed plainly, and so are models without a fast form: all
-but Voronoi encoders, and on a GPU those with several tessellations or with sites too sharp for series.
+`Embedder(model, strategy=...)` names one; "auto" is "fast" on a CPU and "plain" on a GPU. There "fast" is for tensors of
+millions of places a call (`Embedder.embed_tensor`): preparing it costs as much as 25 million places by "plain", and a
+call of a few thousand leaves most slots of its blocks empty. Tables and rasters, which come in such calls and are read,
+packed and written by the host, take "auto".
+
+`top_k`, float64 and explanations are always computed plainly, and so are models without a fast form: all but Voronoi
+encoders, and on a GPU those with several tessellations or with sites too sharp for series.
 
 What is taken never depends on earlier calls: the same places in the same call give the same bits.
 """
@@ -25,11 +28,4 @@ What is taken never depends on earlier calls: the same places in the same call g
 from typing import Literal
 
 Strategy = Literal["auto", "plain", "fast"]
-
-GPU_PLACES_WORTH_PREPARING = 2**25
-"""While the fast strategy of a GPU is prepared, the plain one embeds about this many places."""
-
-
-def strategy_for(places: int, device_type: str) -> Strategy:
-    """The strategy for work on this many places altogether."""
-    return "fast" if device_type == "cpu" or places >= GPU_PLACES_WORTH_PREPARING else "plain"
+"""The names that `Embedder` takes."""
