@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tessearth.devices import places_at_once
-from tessearth.embedding.fast import Strategy
+from tessearth.embedding.fast import Strategy, takes_fast
 from tessearth.embedding.fast.cpu import FEW_PLACES, FastVoronoi
 from tessearth.embedding.fast.head import Precision, network_dtype
 from tessearth.embedding.retrieval import Retriever
@@ -106,8 +106,7 @@ class VoronoiEngine(Engine):
         self._fast: FastVoronoi | GpuVoronoi | None = None
         self._source: SphericalVoronoiEncoder | None = None
         """The weights as they were given, which the fast strategy rounds itself."""
-        has_fast = device.type in PLACES_TO_GROUP and top_k is None and precision != "float64"
-        if has_fast and (strategy == "fast" or (strategy == "auto" and device.type == "cpu")):
+        if takes_fast(strategy, device.type, precision, top_k):
             self._take_fast(self.encoder if precision == "float32" else copy.deepcopy(encoder).float().to(device))
 
     def _take_fast(self, source: SphericalVoronoiEncoder) -> None:

@@ -14,10 +14,10 @@ their mixture, the tokens, the head. "fast" leaves out sites that provably weigh
     GPU      fast       by series in every cell and Triton kernels up to the head         about ten seconds
                         (`gpu`, `triton_kernels`)
 
-`Embedder(model, strategy=...)` names one; "auto" is "fast" on a CPU and "plain" on a GPU. There "fast" is for tensors of
-millions of places a call (`Embedder.embed_tensor`): preparing it costs as much as 25 million places by "plain", and a
-call of a few thousand leaves most slots of its blocks empty. Tables and rasters, which come in such calls and are read,
-packed and written by the host, take "auto".
+`Embedder(model, strategy=...)` names one; "auto" is "fast" on a CPU and "plain" on a GPU. On a GPU "fast" is for
+millions of places a call (`Embedder.embed_tensor`): preparing it takes the time of 25 million places by "plain", and a
+call of a few thousand places leaves most slots of its blocks empty. Tables and rasters come in such calls and are read,
+packed and written by the host, so they take "auto".
 
 `top_k`, float64 and explanations are always computed plainly, and so are models without a fast form: all but Voronoi
 encoders, and on a GPU those with several tessellations or with sites too sharp for series.
@@ -29,3 +29,10 @@ from typing import Literal
 
 Strategy = Literal["auto", "plain", "fast"]
 """The names that `Embedder` takes."""
+
+
+def takes_fast(strategy: Strategy, device_type: str, precision: str, top_k: int | None) -> bool:
+    """Whether a Voronoi encoder's places take the fast strategy, if the encoder has such a form on the device."""
+    if device_type not in ("cpu", "cuda") or precision == "float64" or top_k is not None:
+        return False
+    return strategy == "fast" or (strategy == "auto" and device_type == "cpu")

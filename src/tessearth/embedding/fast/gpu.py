@@ -192,7 +192,7 @@ def prepare_on_gpu(encoder: SphericalVoronoiEncoder, device: torch.device, dtype
     if len(encoder.voronois()) != 1:
         return None
     encoder = copy.deepcopy(encoder).eval().requires_grad_(False).float().cpu()
-    folded = fold(encoder).to(device)
+    folded = Folded(*(part.to(device) if isinstance(part, Tensor) else part for part in fold(encoder)))
     voronoi = encoder.to(device).voronois()[0]
     logits = AffineLogits(*(part.to(device) for part in read_logits(voronoi)))
     series = make_series(logits, voronoi.embeddings, folded, MIXED_IN.get(dtype, dtype))

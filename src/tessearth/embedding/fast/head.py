@@ -11,7 +11,7 @@ Only the length of C b is used, and |Q^T C b| = |C b| for any Q with orthonormal
 map of f and a (which sums to 1 and absorbs the offset), so S + T rows are enough: fewer than D where sites are narrow.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -46,13 +46,6 @@ class Folded(NamedTuple):
     eps: float
     compares_directions: bool
     """Whether token logits are divided by the mixture's length, for which there are rows of f."""
-
-    def to(self, device: torch.device) -> "Folded":
-        """The same on a device."""
-        moved: dict[str, Any] = {
-            name: part.to(device) for name, part in self._asdict().items() if isinstance(part, Tensor)
-        }
-        return self._replace(**moved)
 
     def activate(self, mixed: Tensor, features: Tensor | None) -> Tensor:
         """The head's first activation, (H, N), from mixed rows, (rows, N), which are overwritten.

@@ -1,4 +1,5 @@
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# ruff: noqa: N803
 """Fused steps for a GPU, in Triton: what lies between places and the head's first activation stays in registers.
 
 `first_activations` evaluates each place's series, multiplies its cell's table, attends the tokens and normalises;
@@ -74,25 +75,10 @@ if triton is not None:
 
     @triton.jit
     def _first_activations(
-        angles,
-        leaves,
-        table,
-        total,
-        degrees,
-        offset,
-        tokens,
-        bias,
-        out,
-        eps,
-        PLACES: tl.constexpr,  # noqa: N803
-        TERMS: tl.constexpr,  # noqa: N803
-        TOKENS: tl.constexpr,  # noqa: N803
-        BLEND: tl.constexpr,  # noqa: N803
-        HIDDEN: tl.constexpr,  # noqa: N803
-        TILE: tl.constexpr,  # noqa: N803
-        RECTIFY: tl.constexpr,  # noqa: N803
-        PRECISION: tl.constexpr,  # noqa: N803
-    ):
+        angles, leaves, table, total, degrees, offset, tokens, bias, out, eps,
+        PLACES: tl.constexpr, TERMS: tl.constexpr, TOKENS: tl.constexpr, BLEND: tl.constexpr, HIDDEN: tl.constexpr,
+        TILE: tl.constexpr, RECTIFY: tl.constexpr, PRECISION: tl.constexpr,
+    ):  # fmt: skip
         block = tl.program_id(0)
         leaf = tl.load(leaves + block).to(tl.int64)
         place = block * PLACES + tl.arange(0, PLACES)
@@ -137,22 +123,10 @@ if triton is not None:
 
     @triton.jit
     def _linear(
-        x,
-        high,
-        low,
-        bias,
-        before,
-        out,
-        count,
-        IN: tl.constexpr,  # noqa: N803
-        OUT: tl.constexpr,  # noqa: N803
-        ROWS: tl.constexpr,  # noqa: N803
-        TILE: tl.constexpr,  # noqa: N803
-        AT_ONCE: tl.constexpr,  # noqa: N803
-        LIFT: tl.constexpr,  # noqa: N803
-        RECTIFY: tl.constexpr,  # noqa: N803
-        ADD: tl.constexpr,  # noqa: N803
-    ):
+        x, high, low, bias, before, out, count,
+        IN: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
+        LIFT: tl.constexpr, RECTIFY: tl.constexpr, ADD: tl.constexpr,
+    ):  # fmt: skip
         column = tl.program_id(0) * TILE + tl.arange(0, TILE)
         row = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
         inside = (row < count)[:, None]
@@ -176,7 +150,7 @@ if triton is not None:
         tl.store(out + row[:, None] * OUT + column[None, :], total, mask=inside)
 
     @triton.jit
-    def _finish(raw, slots, out, WIDTH: tl.constexpr, NORMALIZE: tl.constexpr):  # noqa: N803
+    def _finish(raw, slots, out, WIDTH: tl.constexpr, NORMALIZE: tl.constexpr):
         place = tl.program_id(0).to(tl.int64)
         column = tl.arange(0, WIDTH)
         slot = tl.load(slots + place).to(tl.int64)

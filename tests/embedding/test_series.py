@@ -16,7 +16,7 @@ from tessearth.embedding.fast.series import (
     series_degree,
     term_degrees,
 )
-from tests.embedding.test_assignment import SHARPNESS, tessellation
+from tests.embedding.test_bounds import SHARPNESS, tessellation
 
 
 def shares_at(series: Expansion, chart: Chart, xyz: torch.Tensor, sites: int) -> torch.Tensor:

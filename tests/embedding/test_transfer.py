@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tessearth.embedding import transfer as gathering
+from tessearth.embedding import transfer
 from tessearth.embedding.transfer import Gatherer
 
 CPU = torch.device("cpu")
@@ -30,8 +30,8 @@ def batches(size: int, device: torch.device) -> Iterator[tuple[int, tuple[Tensor
 def test_every_number_arrives_where_it_belongs(
     device: torch.device, is_staged: bool, size: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "STAGE_BYTES", 1048)  # neither a whole batch nor whole rows
-    monkeypatch.setattr(gathering, "HELD_BYTES", held)
+    monkeypatch.setattr(transfer, "STAGE_BYTES", 1048)  # neither a whole batch nor whole rows
+    monkeypatch.setattr(transfer, "HELD_BYTES", held)
     gatherer = Gatherer(TOTAL, device, is_staged=is_staged)
     for start, parts in batches(size, device):
         gatherer.add(start, parts)
@@ -43,7 +43,7 @@ def test_every_number_arrives_where_it_belongs(
 
 @pytest.mark.parametrize("is_staged", [False, True])
 def test_rows_that_lie_apart_and_halves_arrive_too(is_staged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "STAGE_BYTES", 100)
+    monkeypatch.setattr(transfer, "STAGE_BYTES", 100)
     turned = torch.randn(8, TOTAL, generator=torch.Generator().manual_seed(1)).bfloat16().T
     gatherer = Gatherer(TOTAL, CPU, is_staged=is_staged)
     gatherer.add(0, (turned[:600],))
