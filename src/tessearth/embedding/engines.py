@@ -111,14 +111,15 @@ class VoronoiEngine(Engine):
 
     def _take_fast(self, source: SphericalVoronoiEncoder) -> None:
         """Take the fast strategy: on a CPU prepared at the first use, on a GPU now and only if the encoder has one."""
-        groups = min(max(source.config.num_sites // SITES_PER_GROUP, 1), MOST_GROUPS)
         if self.device.type == "cuda":
             from tessearth.embedding.fast.gpu import prepare_on_gpu
 
             groups, self._fast = 1, prepare_on_gpu(source, self.device, network_dtype(self.precision))
             if self._fast is None:
                 return
-        self._source = source.eval().requires_grad_(False)
+        else:
+            groups = min(max(source.config.num_sites // SITES_PER_GROUP, 1), MOST_GROUPS)
+            self._source = source.eval().requires_grad_(False)
         self.strategy, self.batch_size = "fast", groups * PLACES_TO_GROUP[self.device.type]
 
     def embed(self, places: PlaceBatch) -> Tensor:
