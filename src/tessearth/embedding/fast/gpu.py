@@ -4,7 +4,7 @@ It exists for one tessellation that has a series everywhere (see `series`); maki
 """
 
 import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -192,7 +192,8 @@ def prepare_on_gpu(encoder: SphericalVoronoiEncoder, device: torch.device, dtype
     if len(encoder.voronois()) != 1:
         return None
     encoder = copy.deepcopy(encoder).eval().requires_grad_(False).float().cpu()
-    folded = Folded(*(part.to(device) if isinstance(part, Tensor) else part for part in fold(encoder)))
+    parts: list[Any] = [part.to(device) if isinstance(part, Tensor) else part for part in fold(encoder)]
+    folded = Folded(*parts)
     voronoi = encoder.to(device).voronois()[0]
     logits = AffineLogits(*(part.to(device) for part in read_logits(voronoi)))
     series = make_series(logits, voronoi.embeddings, folded, MIXED_IN.get(dtype, dtype))
