@@ -17,8 +17,8 @@ from sklearn.linear_model import RidgeClassifierCV, RidgeCV
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MinMaxScaler
 
+from tessearth.imagery.building import build_store
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
-from tessearth.imagery.store_builder import build_store
 from tessearth.labels import prepare_labels
 from tessearth.storage.files import write_bytes
 

@@ -32,12 +32,12 @@ from tessearth.imagery.store import (
     FORMAT_VERSION,
     FeatureStore,
     Places,
-    chunk_sha256,
     places_sha256,
     write_manifest,
     write_places,
 )
 from tessearth.sphere.sampling import sample_sphere
+from tessearth.storage.sealed import checksum
 from tessearth.training.data import TrainingData
 from tessearth.training.loop import pretrain
 from tessearth.training.model import PretrainingModel
@@ -85,7 +85,7 @@ def fabricate_store(path: Path, sizes: Sizes) -> FeatureStore:
     path.mkdir(parents=True)
     write_places(path, places)
     np.save(path / FEATURES, features)
-    chunks = [chunk_sha256(features[start : start + CHUNK_PLACES]) for start in range(0, count, CHUNK_PLACES)]
+    chunks = [checksum(features[start : start + CHUNK_PLACES]) for start in range(0, count, CHUNK_PLACES)]
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

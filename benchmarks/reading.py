@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tessearth.imagery.reading import PlaceReader, build_places, build_source
-from tessearth.imagery.reading_ahead import read_ahead
+from tessearth.imagery.reading import PlaceReader, build_places, build_source, read_ahead
 from tessearth.imagery.recipe import load_recipe
 from tessearth.imagery.store import CHUNK_PLACES
 from tessearth.storage.files import write_bytes
@@ -68,9 +67,10 @@ def main():
 def measure(reader, kind, number):
     """Places a second from start to end, and when the first chunk was there."""
     begun = time.perf_counter()
-    chunks = list(range(-(-len(reader.latlon) // CHUNK_PLACES)))
+    starts = range(0, len(reader.latlon), CHUNK_PLACES)
+    chunks = [(start, range(start, min(start + CHUNK_PLACES, len(reader.latlon)))) for start in starts]
     first = None
-    for _ in read_ahead(reader, chunks, CHUNK_PLACES, **{kind: number}):
+    for _ in read_ahead(reader, chunks, **{kind: number}):
         first = first or time.perf_counter() - begun
     return len(reader.latlon) / (time.perf_counter() - begun), first
 

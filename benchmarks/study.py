@@ -33,9 +33,9 @@ import torch
 
 from tessearth.evaluation.references import RandomFeatures
 from tessearth.evaluation.splits import random_split, regional_split
+from tessearth.imagery.building import build_store
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.imagery.store import FeatureStore
-from tessearth.imagery.store_builder import build_store
 from tessearth.labels import read_benchmark
 from tessearth.ridge import fit_ridge_classifier, fit_ridge_regression
 from tessearth.settings import from_plain

@@ -39,12 +39,12 @@ MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
     ),
     "an encoder without weights": (
         ConfigError,
-        IMAGE_ENCODERS["vit"].build,
+        IMAGE_ENCODERS["vit"],
         "the image encoder vit needs weights=PATH",
     ),
     "filters from nothing": (
         ConfigError,
-        IMAGE_ENCODERS["rcf"].build,
+        IMAGE_ENCODERS["rcf"],
         "give it tiles=, shape (N, C, H, W)",
     ),
     "elsewhere than everywhere": (

@@ -23,7 +23,7 @@ from tessearth.bulk import tables as table_jobs
 from tessearth.bulk.tables import encode_table
 from tessearth.embedding.cache import EmbeddingCache
 from tessearth.errors import ConfigError, OutputError
-from tessearth.imagery import store_builder
+from tessearth.imagery import building
 from tessearth.imagery.store import FeatureStore
 from tessearth.labels.sources import read_prepared, write_prepared
 from tessearth.storage import files
@@ -90,10 +90,10 @@ def test_a_store_that_another_process_finished_meanwhile_is_only_opened(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_features(given, tmp_path, lambda: None)
-    real, looks = store_builder.is_store, iter([False])
-    monkeypatch.setattr(store_builder, "is_store", lambda path: next(looks, None) is not False and real(path))
-    monkeypatch.setattr(store_builder, "build_source", lambda recipe: pytest.fail("the work is done a second time"))
-    store_builder.build_store(feature_recipe(given), tmp_path / "store", chunk_places=16)
+    real, looks = building.is_store, iter([False])
+    monkeypatch.setattr(building, "is_store", lambda path: next(looks, None) is not False and real(path))
+    monkeypatch.setattr(building, "build_source", lambda recipe: pytest.fail("the work is done a second time"))
+    building.build_store(feature_recipe(given), tmp_path / "store", chunk_places=16)
     FeatureStore(tmp_path / "store")
 
 

@@ -15,8 +15,8 @@ from tessearth.bulk.rasters import write_raster
 from tessearth.bulk.tables import TableJob, encode_table
 from tessearth.embedding.retrieval import Database, save_database
 from tessearth.encoder.weights import load_weights, save
+from tessearth.imagery.building import build_store
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
-from tessearth.imagery.store_builder import build_store
 from tessearth.sphere.sampling import sample_sphere
 from tessearth.storage.tables import ROWS_AT_ONCE
 from tessearth.training.finetune import finetune

@@ -11,11 +11,10 @@ from tessearth.sphere.geometry import (
     angular_distance,
     fibonacci_lattice,
     latlon_to_xyz,
-    tangent_frame,
-    tangent_grid,
     wrap_longitude,
     xyz_to_latlon,
 )
+from tests.imagery.sources.fabricate import tangent_frame, tangent_grid
 
 latitudes = st.floats(-90, 90)
 longitudes = st.floats(-180, 180)

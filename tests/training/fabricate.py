@@ -13,12 +13,12 @@ from tessearth.imagery.store import (
     FORMAT_VERSION,
     FeatureStore,
     Places,
-    chunk_sha256,
     places_sha256,
     write_manifest,
     write_places,
 )
 from tessearth.sphere.sampling import sample_sphere, split_places
+from tessearth.storage.sealed import checksum
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.training.recipe import Recipe, TrainingRecipe
 
@@ -65,7 +65,7 @@ def fabricate_store(
         "width": width,
         "dtype": dtype,
         "chunk_places": CHUNK,
-        "chunks": [chunk_sha256(features[start : start + CHUNK]) for start in range(0, places, CHUNK)],
+        "chunks": [checksum(features[start : start + CHUNK]) for start in range(0, places, CHUNK)],
         "sources": [{"source": {"kind": "fabricated"}, "encoder": {"name": "fabricated"}}],
         "made_with": made_with(),
     }

@@ -22,8 +22,8 @@ def features(
     tessearth features smoke --out stores/smoke
     """
     from tessearth.devices import find_device
+    from tessearth.imagery.building import build_store
     from tessearth.imagery.recipe import load_recipe
-    from tessearth.imagery.store_builder import build_store
 
     loaded, chosen = load_recipe(recipe), find_device(device)
     with work_progress("computing features") as progress:

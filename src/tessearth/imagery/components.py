@@ -1,6 +1,5 @@
-"""Principal components of stored features, kept beside them with their natural spectrum or a flatter one."""
+"""Principal components of stored features, kept next to them with their natural spectrum or a flatter one."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import safetensors.numpy
 import torch
 
 from tessearth.errors import ConfigError
-from tessearth.imagery.store import COMPONENTS, DIRECTIONS, FEATURES, chunk_sha256, feature_shape, open_array
+from tessearth.imagery.store import COMPONENTS, DIRECTIONS, FEATURES, feature_shape, open_array
 from tessearth.storage.files import atomic_write, write_bytes
+from tessearth.storage.sealed import checksum
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,8 +29,8 @@ def write_components(
     """Find the leading directions of the training places' features and project all features onto them.
 
     `balanced` first multiplies each source's features by one number, so that all have the same total variance and a
-    feature's is 1 on average. `flattening` divides every component by so high a power of its deviation, taken relative
-    to the first one's, so that the first stays as it is. Returns what the manifest says of the components: how many
+    feature's is 1 on average. `flattening` divides every component by this power of its deviation, taken relative
+    to the first one's, so that the first stays as it is. Returns the manifest's entry about the components: how many
     there are, the share of the variance they keep, and checksums.
     """
     features = open_array(path / FEATURES, feature_shape(manifest), manifest["dtype"])
@@ -55,7 +55,7 @@ def write_components(
         for start in range(0, len(features), step):
             projected = (_at(features[start : start + step], device) - middle) @ onto
             chunk = np.ascontiguousarray(projected.to(stored).cpu().numpy())
-            checksums.append(chunk_sha256(chunk))
+            checksums.append(checksum(chunk))
             file.write(chunk.data)
     narrow = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in kept.items()}
     content = safetensors.numpy.save(narrow)
@@ -64,7 +64,7 @@ def write_components(
         "width": width,
         "share_of_variance": float(variance[:width].sum() / max(variance.sum(), 1e-300)),
         "chunks": checksums,
-        "directions_sha256": hashlib.sha256(content).hexdigest(),
+        "directions_sha256": checksum(content),
     }
 
 

@@ -31,7 +31,7 @@ def draw_contact_sheet(store: FeatureStore, path: str | Path, *, count: int = 48
     chosen = np.sort(np.random.default_rng(seed).permutation(len(store.latlon))[:count])
     sources = [build_source(recipe) for recipe in store.recipe.sources]
     reader = PlaceReader(sources, store.latlon, store.recipe)
-    per_place = [reader.read(int(row), 1) for row in chosen]
+    per_place = [reader.read(range(row, row + 1)) for row in chosen]
     blocks = [
         (
             f"{recipe.kind}, view {view}",

@@ -1,15 +1,16 @@
 """From a recipe's words to things that read: sources, places, encoders, and tiles of places by view."""
 
 import inspect
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError
-from tessearth.imagery.image_encoders import IMAGE_ENCODERS, RandomConvolution, build_image_encoder
+from tessearth.imagery.image_encoders import IMAGE_ENCODERS, build_image_encoder
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.source import Source
@@ -18,8 +19,11 @@ from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.settings import did_you_mean
 from tessearth.sphere.sampling import sample_elsewhere, sample_land, sample_sphere, split_places
+from tessearth.storage.workers import one_torch_thread, open_pool
 
 Tiles = npt.NDArray[np.float32]
+Chunk = list[list[Tiles]]
+"""Tiles of consecutive places by source and view, (n, C, h, w) each."""
 
 
 def build_source(recipe: SourceRecipe) -> Source:
@@ -71,8 +75,8 @@ def load_or_fit_encoder(
 ) -> ImageEncoder:
     """The frozen encoder of one source: from the store when it was fitted before, else made and kept there."""
     wanted = recipe.sources[number]
-    card = IMAGE_ENCODERS.get(wanted.encoder)
-    if card is None or not card.draws_from_tiles:
+    build = IMAGE_ENCODERS.get(wanted.encoder)
+    if build is None or "tiles" not in inspect.signature(build).parameters:
         return build_image_encoder(wanted.encoder, device=device, **wanted.encoder_options)
     kept = store / ENCODERS / f"{number}.safetensors"
     if kept.is_file():
@@ -80,9 +84,8 @@ def load_or_fit_encoder(
     sample = np.flatnonzero(~places.validation)[: recipe.fit_places]
     tiles = centre_crop_of(source.tiles(places.latlon[sample]), wanted.crop)
     options = {"seed": recipe.seed + number, **wanted.encoder_options}
-    encoder = cast("RandomConvolution", card.build(tiles=torch.from_numpy(tiles), **options))
     kept.parent.mkdir(parents=True, exist_ok=True)
-    encoder.save(kept)
+    build(tiles=torch.from_numpy(tiles), **options).save(kept)
     return build_image_encoder(kept, device=device)
 
 
@@ -97,28 +100,47 @@ class PlaceReader:
     def __init__(self, sources: list[Source], latlon: npt.NDArray[np.float64], recipe: FeatureRecipe) -> None:
         self.sources, self.latlon, self.recipe = sources, latlon, recipe
 
-    def read(self, start: int, count: int) -> list[list[Tiles]]:
-        """Tiles of places start to start + count: for each source, for each view, (n, C, h, w).
+    def read(self, rows: range) -> Chunk:
+        """Tiles of some rows of the places.
 
         A view is drawn from the seed, the place's row and the view's number, never from the batch it is read in.
         """
-        rows = range(start, min(start + count, len(self.latlon)))
         return [
             self._views(source.tiles(self.latlon[rows.start : rows.stop]), recipe, rows)
             for source, recipe in zip(self.sources, self.recipe.sources, strict=True)
         ]
 
     def _views(self, tiles: Tiles, recipe: SourceRecipe, rows: range) -> list[Tiles]:
-        first = centre_crop_of(tiles, recipe.crop)
+        pixels, seed, settings = torch.from_numpy(tiles), self.recipe.seed, self.recipe.augmentation
         others = [
-            augment(
-                torch.from_numpy(tiles),
-                indices=rows,
-                view=view,
-                seed=self.recipe.seed,
-                size=recipe.crop,
-                settings=self.recipe.augmentation,
-            ).numpy()
+            augment(pixels, indices=rows, view=view, seed=seed, size=recipe.crop, settings=settings).numpy()
             for view in range(1, self.recipe.views)
         ]
-        return [first, *others]
+        return [centre_crop_of(tiles, recipe.crop), *others]
+
+
+def read_ahead(
+    reader: PlaceReader, chunks: Iterable[tuple[int, range]], *, threads: int = 2, processes: int = 0
+) -> Iterator[tuple[int, Chunk]]:
+    """Numbered chunks of rows in order, read while the ones before them are worked on; processes go before threads.
+
+    Threads share one interpreter, which lets few of them work at once; processes share nothing, but take seconds to
+    start.
+    """
+    workers = max(1, processes or threads)
+    kind, setup = ("processes", partial(_begin_reading, reader)) if processes else ("threads", None)
+    with open_pool(kind, workers, setup=setup, advice="run it again with fewer --processes") as pool:  # type: ignore[arg-type]
+        yield from pool.run(_read if processes else reader.read, chunks, at_once=workers + 1)
+
+
+_readers: list[PlaceReader] = []
+"""In a process that reads: its reader, which keeps decoded imagery from chunk to chunk."""
+
+
+def _begin_reading(reader: PlaceReader) -> None:
+    one_torch_thread()
+    _readers[:] = [reader]
+
+
+def _read(rows: range) -> Chunk:
+    return _readers[0].read(rows)

@@ -23,13 +23,13 @@ MAX_BASES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesRecipe:
-    """Which places are looked at, and which of them are held out."""
+    """Which places are drawn, and which of them are held out."""
 
     where: Literal["land", "sphere", "source"] = "land"
     """Drawn evenly over land without Antarctica, over the whole sphere, or those the first source knows itself."""
 
     count: int = 100_000
-    """How many places are drawn; of a source's own places, at most so many."""
+    """How many places are drawn; of a source's own places, at most this many."""
 
     elsewhere: float = 0.0
     """For land: the share of places drawn over the rest of the sphere instead, seas and Antarctica."""
@@ -84,7 +84,7 @@ class FeatureRecipe:
     places: PlacesRecipe = field(default_factory=PlacesRecipe)
 
     views: int = 1
-    """How many times each place is looked at: the first as it is, the others cropped, turned, flipped and blurred."""
+    """Views of each place: the first as it is, the others cropped, turned, flipped and blurred."""
 
     augmentation: ViewSettings = field(default_factory=ViewSettings)
     """What may happen to a view after the first."""
@@ -99,14 +99,14 @@ class FeatureRecipe:
     """Whether every source has the same share of the variance in the components, however wide or loud it is."""
 
     flattening: float = 0.0
-    """Components are divided by so high a power of their deviation: 0 keeps their spectrum as it is, 1 makes all of
-    them count the same, which hurts; a little helps finer detail to be learned."""
+    """Components are divided by this power of their deviation: 0 keeps their spectrum as it is, 1 makes all of them
+    count the same, which hurts; a little helps finer detail to be learned."""
 
     seed: int = 0
-    """Of everything random but the places: filters, views."""
+    """The seed of everything random but the places: filters, views."""
 
     fit_places: int = 2048
-    """How many training places an encoder that is fitted to its source may look at."""
+    """How many training places an encoder that is fitted to its source is fitted on."""
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -125,7 +125,7 @@ class FeatureRecipe:
         return plain
 
     def sha256(self) -> str:
-        """What tells this recipe from another."""
+        """The checksum of the recipe."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
 
@@ -172,7 +172,7 @@ def lay_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
 def find_recipe(name_or_path: str) -> Path:
     """A recipe's file: the path as it is, else by name among those that come with the package."""
     path = Path(name_or_path)
-    if os.path.exists(path) and path.is_file():  # a name too long for a path has no file, says only the first
+    if os.path.exists(path) and path.is_file():  # the first alone knows names that are too long
         return path
     known = {
         found.relative_to(folder).with_suffix("").as_posix(): found

@@ -1,15 +1,14 @@
-"""The feature store: features of many places as one memory-mapped array, with the places and a manifest beside it.
+"""The feature store: features of many places as one memory-mapped array, with the places and a manifest.
 
 STORE/
 manifest.json     what made it: recipe, sources, encoders, versions; shapes; checksums of every chunk and of itself
 places.parquet    lat, lon, and whether the place is held out for validation
 features.npy      (places, views, width), float16 or float32
 encoders/*        the fitted encoders, where they have weights of their own
-components.npy    (places, views, components), when principal components were asked for
+components.npy    (places, views, components), when the recipe wants principal components
 components.safetensors   their directions, mean and variances
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +22,14 @@ from tessearth.errors import DataError
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.settings import from_plain
 from tessearth.storage.files import atomic_write, write_bytes
+from tessearth.storage.sealed import checksum, checksum_of_plain
 
 FORMAT = "tessearth-features"
 FORMAT_VERSION = 1
 MANIFEST, PLACES, FEATURES = "manifest.json", "places.parquet", "features.npy"
 COMPONENTS, DIRECTIONS, ENCODERS = "components.npy", "components.safetensors", "encoders"
-JOURNAL = "journal.jsonl"
 CHUNK_PLACES = 2048
-"""Features are computed, written and checked so many places at a time."""
+"""How many places are computed, written and checked together."""
 CHECKSUM = "sha256"
 """The manifest's entry about all its other entries."""
 NEEDED = ("recipe", "recipe_sha256", "places", "places_sha256", "views", "width", "dtype", "chunk_places", "complete")
@@ -81,16 +80,17 @@ class FeatureStore:
     def verify(self) -> None:
         """Compare every chunk of features and components with the checksum it was written with."""
         self._verify(FEATURES, self.features, self.manifest["chunks"])
-        if self.components is not None:  # stores from before components had checksums say none
+        if self.components is not None:  # early stores have no checksums of components
             self._verify(COMPONENTS, self.components, self.manifest["components"].get("chunks", []))
-            expected = self.manifest["components"].get("directions_sha256")
-            if expected is not None and _content_sha256(self.path / DIRECTIONS) != expected:
-                raise DataError(f"{self.path / DIRECTIONS} is damaged or missing; make the store again")
+            directions = self.path / DIRECTIONS
+            found = checksum(directions.read_bytes()) if directions.is_file() else ""
+            if self.manifest["components"].get("directions_sha256", found) != found:
+                raise DataError(f"{directions} is damaged or missing; make the store again")
 
     def _verify(self, name: str, array: npt.NDArray[Any], checksums: list[str]) -> None:
         step = self.manifest["chunk_places"]
         for start, expected in zip(range(0, len(array), step), checksums, strict=False):
-            if chunk_sha256(array[start : start + step]) != expected:
+            if checksum(array[start : start + step]) != expected:
                 raise DataError(
                     f"{self.path / name} is damaged: places {start} to {min(start + step, len(array)) - 1} do not "
                     f"match their checksum; make the store again"
@@ -141,7 +141,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path} is of format {manifest.get('format_version')}, this tessearth reads format {FORMAT_VERSION}"
         )
-    if manifest.pop(CHECKSUM, None) != _manifest_sha256(manifest):
+    if manifest.pop(CHECKSUM, None) != checksum_of_plain(manifest):
         raise DataError(f"{path / MANIFEST} is damaged: it does not match its own checksum; make the store again")
     missing = [key for key in (*NEEDED, *(["chunks"] if manifest.get("complete") else [])) if key not in manifest]
     if missing:
@@ -151,12 +151,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     """Replace the manifest in one step."""
-    whole = {**manifest, CHECKSUM: _manifest_sha256(manifest)}
+    whole = {**manifest, CHECKSUM: checksum_of_plain(manifest)}
     write_bytes(path / MANIFEST, (json.dumps(whole, indent=2, sort_keys=True) + "\n").encode())
-
-
-def _manifest_sha256(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def feature_shape(manifest: dict[str, Any]) -> tuple[int, int, int]:
@@ -173,7 +169,7 @@ def write_places(path: Path, places: Places) -> None:
 
 
 def read_places(path: Path, manifest: dict[str, Any]) -> Places:
-    """Read the point table and check that it is the one the manifest speaks of."""
+    """Read the point table and check that it is the one the manifest names."""
     try:
         table = pq.read_table(path / PLACES, columns=["lat", "lon", "validation"])
         latlon = np.stack([table["lat"].to_numpy(), table["lon"].to_numpy()], axis=-1)
@@ -187,30 +183,15 @@ def read_places(path: Path, manifest: dict[str, Any]) -> Places:
 
 
 def places_sha256(places: Places) -> str:
-    """What tells one point table from another."""
-    digest = hashlib.sha256(np.ascontiguousarray(places.latlon).data)
-    digest.update(np.ascontiguousarray(places.validation).data)
-    return digest.hexdigest()
-
-
-def chunk_sha256(features: npt.NDArray[Any]) -> str:
-    """The checksum of some consecutive places' features."""
-    return hashlib.sha256(np.ascontiguousarray(features).data).hexdigest()
-
-
-def _content_sha256(path: Path) -> str:
-    """The checksum of a small file, empty when it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""
+    """The checksum of a point table."""
+    return checksum(places.latlon.tobytes() + places.validation.tobytes())
 
 
 def open_array(path: Path, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
     """Map an array into memory and check its shape and type."""
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # whatever damage makes the reader of array headers raise
+    except Exception as error:  # damage makes the reader of array headers raise many kinds
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path} is damaged or missing: {first}") from None
     if array.shape != shape or array.dtype != np.dtype(dtype):

@@ -20,7 +20,7 @@ LARGEST_DEGREES = (90, 360)
 """Of a latitude and of a longitude."""
 
 NOT_DEGREES = {"c": "complex numbers", "M": "dates", "m": "durations"}
-"""Kinds of arrays that numpy would turn into numbers without a word, or with a part of them lost."""
+"""Kinds of arrays that numpy turns into numbers silently, losing a part of them."""
 
 
 def as_latlon(points: Any = None, *, lat: Any = None, lon: Any = None) -> Floats:
@@ -64,13 +64,13 @@ def as_xyz(xyz: Any) -> Floats:
     bad = ~(np.isfinite(length) & (length > 0))[..., 0]
     if bad.any():
         row = _first(bad)
-        raise CoordinateError(f"row {row} of xyz is {_spoken(directions.reshape(-1, 3)[row])}: it points nowhere")
+        raise CoordinateError(f"row {row} of xyz is {_shown(directions.reshape(-1, 3)[row])}: it points nowhere")
     unit: Floats = directions / length
     return unit
 
 
 def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
-    """The places when all are possible degrees; else an error that names the first row at fault (from `first_row`)."""
+    """The places, when all are possible degrees; an error names the first wrong row, counted from `first_row`."""
     rows = latlon.reshape(-1, 2)
     if (np.abs(rows) <= LARGEST_DEGREES).all():  # also refuses NaN and infinity
         return latlon
@@ -89,9 +89,9 @@ def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
 
 
 def warn_of_radians(latlon: Floats) -> None:
-    """Degrees inside +-pi/2 by +-pi are a patch of sea off Africa: more likely somebody's radians."""
+    """Warn of places inside +-pi/2 by +-pi: in degrees a patch of sea off Africa, so they are more likely radians."""
     rows = latlon.reshape(-1, 2)
-    if not len(rows) or abs(rows[0, 0]) > np.pi / 2:  # as of nearly all places
+    if not len(rows) or abs(rows[0, 0]) > np.pi / 2:  # true of nearly all tables
         return
     small = np.abs(rows) <= (np.pi / 2, np.pi)
     if small.all() and rows.any():
@@ -107,8 +107,8 @@ def find_columns(columns: Iterable[Any], lat: str | None = None, lon: str | None
     """The latitude and longitude columns of a table: those named, else those of the usual names."""
     names = list(columns)
     found = _find_column(names, lat, LATITUDE_NAMES, "lat"), _find_column(names, lon, LONGITUDE_NAMES, "lon")
-    spoken = tuple(str(name).lower() for name in found)
-    if spoken[0] in LONGITUDE_NAMES or spoken[1] in LATITUDE_NAMES:
+    lat_name, lon_name = (str(name).lower() for name in found)
+    if lat_name in LONGITUDE_NAMES or lon_name in LATITUDE_NAMES:
         raise CoordinateError(f"latitude is read from column {found[0]!r} and longitude from {found[1]!r}: swap them")
     return found
 
@@ -145,7 +145,7 @@ def _from_pairs(points: Any) -> Floats:
 
 
 def _as_floats(values: Any, name: str) -> Floats:
-    """Numbers as float64; what numpy would turn into numbers by losing something (dates, masks, parts) is refused."""
+    """Numbers as float64; values that numpy converts with a loss (dates, complex numbers) are refused."""
     try:
         if hasattr(values, "detach"):
             values = _from_tensor(values)
@@ -161,7 +161,7 @@ def _as_floats(values: Any, name: str) -> Floats:
 
 
 def _from_tensor(values: Any) -> Any:
-    """A tensor on the processor; numpy has no word for bfloat16, and float64 holds every narrower number."""
+    """A tensor on the CPU, as float64 because numpy has no bfloat16."""
     values = values.detach().cpu()
     return values.double() if values.is_floating_point() else values
 
@@ -200,12 +200,12 @@ def _stack(lat: Floats, lon: Floats) -> Floats:
 def _check_rows(rows: Floats, bad: npt.NDArray[np.bool_], name: str, first_row: int, reason: str) -> None:
     if bad.any():
         row = _first(bad)
-        raise CoordinateError(f"{name.format(row=first_row + row)} is {_spoken(rows[row])}: {reason}")
+        raise CoordinateError(f"{name.format(row=first_row + row)} is {_shown(rows[row])}: {reason}")
 
 
 def _first(bad: npt.NDArray[np.bool_]) -> int:
     return int(np.flatnonzero(bad.ravel())[0])
 
 
-def _spoken(row: Floats) -> str:
+def _shown(row: Floats) -> str:
     return f"({', '.join(f'{value:.10g}' for value in row)})"

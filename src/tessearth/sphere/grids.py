@@ -15,7 +15,7 @@ from tessearth.sphere.land import is_inhabited_land
 WINDOW_SIDE = 256
 """Cells along a side of a window: also a chunk of a Zarr store and a tile of a GeoTIFF."""
 SLACK = 1e-6
-"""A share of a cell: degrees such as 0.05 are not exact in binary, and a grid must not gain a row by that."""
+"""A share of a cell, so that degrees such as 0.05, which are not exact in binary, add no row to a grid."""
 
 
 class Box(NamedTuple):
@@ -61,7 +61,7 @@ class WindowPlaces(NamedTuple):
 
 
 class Layout(Protocol):
-    """Places divided into windows, each of which anybody can work out from its number alone."""
+    """Places divided into windows, each of which follows from its number alone."""
 
     @property
     def num_windows(self) -> int:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 ROWS, COLUMNS = 21_600, 43_200
 CELLS_PER_DEGREE = 120
 ANTARCTIC_LATITUDE = -60.0
-"""Land south of this does not count as land."""
+"""Land south of this does not count as inhabited."""
 
 
 def is_land(latlon: npt.ArrayLike) -> npt.NDArray[np.bool_]:

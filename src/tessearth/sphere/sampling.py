@@ -1,4 +1,4 @@
-"""Where to look: places drawn over the sphere or its land, and a split of them that keeps one place on one side."""
+"""Places drawn over the sphere or its land, a split of them, and random numbers that depend on a place alone."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
-from tessearth.sphere.coordinates import as_places
+from tessearth.sphere.coordinates import Floats, as_places
 from tessearth.sphere.land import is_inhabited_land
 
 Bits = npt.NDArray[np.uint64]
@@ -25,30 +25,31 @@ class Split(NamedTuple):
     validation: npt.NDArray[np.int64]
 
 
-def sample_sphere(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np.float64]:
+def sample_sphere(count: int, seed: int, *, purpose: str = "") -> Floats:
     """Draw places evenly over the sphere, (count, 2) in degrees: lat = asin(2 u - 1), lon = 360 v - 180.
 
     The first n places of a larger draw with the same seed are the n places of a smaller one. Draws for different
     purposes share no places, at any seeds: test places must not be training places.
     """
-    return _draw(_generator(seed, purpose), _check_count(count))
+    return _draw(_generator(count, seed, purpose), count)
 
 
-def sample_land(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np.float64]:
+def sample_land(count: int, seed: int, *, purpose: str = "") -> Floats:
     """Draw places evenly over land north of 60 S, (count, 2) in degrees; prefix-stable like `sample_sphere`."""
-    return _sample_where(is_inhabited_land, count, _generator(seed, purpose))
+    return _sample_where(is_inhabited_land, count, _generator(count, seed, purpose))
 
 
-def sample_elsewhere(count: int, seed: int, *, purpose: str = "") -> npt.NDArray[np.float64]:
+def sample_elsewhere(count: int, seed: int, *, purpose: str = "") -> Floats:
     """Draw places evenly over what `sample_land` leaves out, seas and Antarctica; (count, 2), prefix-stable too."""
-    return _sample_where(lambda places: ~is_inhabited_land(places), count, _generator(seed, f"{purpose}elsewhere"))
+    generator = _generator(count, seed, f"{purpose}elsewhere")
+    return _sample_where(lambda places: ~is_inhabited_land(places), count, generator)
 
 
 def _sample_where(
-    wanted: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.bool_]], count: int, generator: np.random.Generator
-) -> npt.NDArray[np.float64]:
-    found: list[npt.NDArray[np.float64]] = []
-    missing = _check_count(count)
+    wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, generator: np.random.Generator
+) -> Floats:
+    found: list[Floats] = []
+    missing = count
     while missing > 0:
         draw = _draw(generator, DRAWS_AT_ONCE)
         found.append(draw[wanted(draw)][:missing])
@@ -85,21 +86,17 @@ def place_keys(latlon: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return keys
 
 
-def _draw(generator: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+def _draw(generator: np.random.Generator, count: int) -> Floats:
     up, around = generator.random((count, 2)).T
     return np.stack((np.rad2deg(np.arcsin(2.0 * up - 1.0)), 360.0 * around - 180.0), axis=-1)
 
 
-def _generator(seed: int, purpose: str) -> np.random.Generator:
+def _generator(count: int, seed: int, purpose: str) -> np.random.Generator:
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ConfigError(f"seed is {seed!r}; it must be a whole number, 0 or more")
-    return np.random.default_rng([seed, *purpose.encode()])
-
-
-def _check_count(count: int) -> int:
     if not isinstance(count, int | np.integer) or count < 0:
         raise ConfigError(f"cannot draw {count!r} places; count must be a whole number, 0 or more")
-    return count
+    return np.random.default_rng([seed, *purpose.encode()])
 
 
 def _block_keys(latlon: npt.ArrayLike, block_degrees: float) -> npt.NDArray[np.int64]:
@@ -125,6 +122,6 @@ def mix_seed(seed: int) -> Bits:
     return mix(np.array([seed % 2**64], dtype=np.uint64))
 
 
-def to_unit(bits: Bits) -> npt.NDArray[np.float64]:
+def to_unit(bits: Bits) -> Floats:
     """Bits as numbers in [0, 1), 53 of them each."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -13,15 +13,13 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.packages import require
-from tessearth.sphere.coordinates import as_xyz
-
-Floats = npt.NDArray[np.float64]
+from tessearth.sphere.coordinates import Floats, as_xyz
 
 TURN = 360.0
 AT_POLE = 1e-9
 """Directions this near to the axis, in radians, have no longitude of their own."""
 SMALLEST_PIECE = 1e-12
-"""Steradians (40 square metres): what a cut leaves below this is rounding."""
+"""Steradians (40 square metres): smaller pieces of a cut are rounding."""
 MERGED = 1e-9
 """Corners nearer than this to each other, in radians, are one corner met by more than three cells."""
 
@@ -66,7 +64,8 @@ def build_cells(xyz: npt.ArrayLike) -> Cells:
         raise DataError(f"these sites have no cells: {str(error).splitlines()[0].lower()}") from None
     corners = found.vertices / np.linalg.norm(found.vertices, axis=1, keepdims=True)
     one_of = _merge(corners, spatial)
-    rings = [_without_repeats(one_of[ring]) for ring in found.regions]
+    merged = [one_of[ring] for ring in found.regions]
+    rings = [ring[ring != np.roll(ring, 1)] for ring in merged]
     cells = Cells(sites, corners, tuple(rings))
     turned = [ring if area > 0 else ring[::-1] for ring, area in zip(rings, cells.areas(), strict=True)]
     return cells._replace(rings=tuple(turned))
@@ -126,10 +125,6 @@ def _merge(corners: Floats, spatial: Any) -> npt.NDArray[np.int64]:
     one_of: npt.NDArray[np.int64] = np.arange(len(corners))
     np.minimum.at(one_of, pairs.max(axis=1), pairs.min(axis=1))
     return one_of
-
-
-def _without_repeats(ring: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.asarray(ring[ring != np.roll(ring, 1)])
 
 
 def _follow(cells: Cells, step: float) -> tuple[npt.NDArray[np.int64], Floats]:
@@ -238,12 +233,12 @@ def _split(ring: Floats) -> list[Floats]:
 
 def _cut(ring: Floats, lon: float, keep: int) -> Floats:
     """The part of a closed ring east (keep 1) or west (-1) of a longitude; a convex cell leaves one ring."""
-    beside = (ring[:, 1] - lon) * keep
+    offset = (ring[:, 1] - lon) * keep
     kept: list[Floats] = []
     for i in range(len(ring) - 1):
-        if beside[i] >= 0:
+        if offset[i] >= 0:
             kept.append(ring[i])
-        if beside[i] * beside[i + 1] < 0:
-            share = beside[i] / (beside[i] - beside[i + 1])
+        if offset[i] * offset[i + 1] < 0:
+            share = offset[i] / (offset[i] - offset[i + 1])
             kept.append(np.array([ring[i, 0] + share * (ring[i + 1, 0] - ring[i, 0]), lon]))
     return np.array([*kept, kept[0]]) if kept else np.empty((0, 2))

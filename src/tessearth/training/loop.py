@@ -19,8 +19,8 @@ import torch.distributed as dist
 from tessearth.encoder.sites import Trajectory
 from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError
+from tessearth.imagery.building import build_store
 from tessearth.imagery.store import FeatureStore
-from tessearth.imagery.store_builder import build_store
 from tessearth.training.data import Batch, TrainingData
 from tessearth.training.metrics import retrieval
 from tessearth.training.model import PretrainingModel

@@ -184,7 +184,7 @@ def test_a_misshapen_tensor_is_named(layout: str, tmp_path: Path) -> None:
 
 def test_positions_that_form_no_square_are_refused(tmp_path: Path) -> None:
     tensors = {**encoder_tensors(), "pos_embed": torch.zeros(1, 9, WIDTH)}
-    with pytest.raises(WeightsError, match="8 patches beside the class token, which is no square"):
+    with pytest.raises(WeightsError, match="8 patches next to the class token, which is no square"):
         load_vit(write(mae_file(tensors), tmp_path), TINY)
 
 
@@ -216,12 +216,10 @@ def test_files_that_run_code_or_are_damaged_are_refused(tmp_path: Path) -> None:
 
 def test_both_ways_the_library_has_named_its_parts_are_known() -> None:
     tensors = encoder_tensors()
-    for names in LIBRARY_NAMES:
-        own = {target: torch.zeros(1) for target in every_library_name(names.block, names.parts)}
+    for block, parts in LIBRARY_NAMES.items():
+        own = {target: torch.zeros(1) for target in every_library_name(block, parts)}
         renamed = library_names(tensors, own)
-        query, key, value = names.parts["attn.qkv"]
-        block = names.block.format(1)
-        stacked = torch.cat([renamed[f"{block}{part}.weight"] for part in (query, key, value)])
+        stacked = torch.cat([renamed[f"{block.format(1)}{part}.weight"] for part in parts["attn.qkv"]])
         assert torch.equal(stacked, tensors["blocks.1.attn.qkv.weight"])
     with pytest.raises(WeightsError, match="names its ViT in a way not known here"):
         library_names(tensors, {"stages.0.weight": torch.zeros(1)})

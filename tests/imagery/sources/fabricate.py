@@ -12,7 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
+import torch
 from PIL import Image
+from torch import Tensor
+
+from tessearth.sphere.geometry import EARTH_RADIUS_KM, latlon_to_xyz
 
 Array = npt.NDArray[Any]
 
@@ -231,3 +235,30 @@ def write_s2_shards(folder: Path, latlon: Array, *, per_shard: int, numbered: bo
     }
     pa.parquet.write_table(pa.table(table), folder / "metadata.parquet")
     return folder
+
+
+def tangent_frame(latlon: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The local axes of each place as unit vectors: up, east and north, each (..., 3).
+
+    At a pole, where east has no meaning of its own, it follows from the longitude given.
+    """
+    lat, lon = latlon.deg2rad().unbind(-1)
+    zero = torch.zeros_like(lat)
+    up = latlon_to_xyz(latlon)
+    east = torch.stack((-lon.sin(), lon.cos(), zero), dim=-1)
+    north = torch.stack((-lat.sin() * lon.cos(), -lat.sin() * lon.sin(), lat.cos()), dim=-1)
+    return up, east, north
+
+
+def tangent_grid(latlon: Tensor, size: int, km_per_pixel: float) -> Tensor:
+    """Where the pixels of a square tile lie: places (N, 2) to directions (N, size, size, 3).
+
+    The tile lies on the plane that touches the sphere at the place (gnomonic projection), so it is as undistorted at a
+    pole as on the equator. Row 0 is north, column 0 west; directions go through pixel centres, the place through the
+    middle.
+    """
+    up, east, north = (axis[:, None, None, :] for axis in tangent_frame(latlon))
+    offset = torch.arange(size, dtype=latlon.dtype, device=latlon.device) - (size - 1) / 2
+    offset = offset * (km_per_pixel / EARTH_RADIUS_KM)
+    plane = up + offset[None, None, :, None] * east - offset[None, :, None, None] * north
+    return torch.nn.functional.normalize(plane, dim=-1)

@@ -137,8 +137,8 @@ def test_only_the_window_of_a_place_is_read(tmp_path: Path, monkeypatch: pytest.
     read: list[tuple[int, int]] = []
     original = GeoTiff._read_window
 
-    def watched(self: GeoTiff, dataset: object, window: object) -> Array:
-        pixels = original(self, dataset, window)  # type: ignore[arg-type]
+    def watched(self: GeoTiff, *window: object) -> Array:
+        pixels = original(self, *window)  # type: ignore[arg-type]
         read.append(pixels.shape[1:])
         return pixels
 

@@ -115,7 +115,7 @@ def test_a_missing_or_ambiguous_image_column_is_named(tmp_path: Path) -> None:
 
 def test_missing_coordinates_and_damaged_files_are_named(tmp_path: Path) -> None:
     pa.parquet.write_table(table(range(3)).drop_columns(["Latitude"]), tmp_path / "a.parquet")
-    with pytest.raises(TableError, match=r"a\.parquet has no latitude column"):
+    with pytest.raises(TableError, match=r"a\.parquet: no column of image, Longitude, label reads as lat"):
         hugging_face_folder(tmp_path)
     (tmp_path / "a.parquet").write_bytes(b"PAR1 torn")
     with pytest.raises(DataError, match=r"cannot read .*a\.parquet"):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from tessearth.imagery.sources import GeoTiff, GlobalRaster, TilePyramid, image_folder, sentinel2_patches
-from tessearth.sphere.geometry import tangent_grid
 from tests.imagery.sources.fabricate import (
     LATLON,
     PLACES,
@@ -22,6 +21,7 @@ from tests.imagery.sources.fabricate import (
     mercator_position,
     pattern_tile,
     position_pattern,
+    tangent_grid,
     to_xyz,
     write_globe,
     write_mbtiles,

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tessearth.errors import ConfigError, CoordinateError, DataError, TableError
+from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.imagery.source import Source
-from tessearth.imagery.sources import Stack, image_folder, sentinel2_patches
+from tessearth.imagery.sources import image_folder, sentinel2_patches
 from tessearth.imagery.sources.sentinel2 import ALL_BANDS, FILE_BANDS
 from tests.imagery.sources.fabricate import LATLON, encode, sentinel2_bytes, write_s2_folder, write_s2_shards
 
@@ -168,11 +168,11 @@ def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("fn,lon\npatch_0.tif,1\n", TableError, "has no column 'lat'; it has: fn, lon"),
-        ("fn,lon,lat\npatch_0.tif,2,north\n", TableError, "has text where coordinates belong"),
-        ("fn,lon,lat\npatch_0.tif,2,99\n", CoordinateError, "row 0 is .99, 2.: not"),
-        ("fn,lon,lat\npatch_0.tif,2,\n", CoordinateError, "row 0 is .nan, 2."),
-        ("fn,lon,lat\n../../secret.tif,2,1\n", DataError, "row 0 of .*index.csv names '../../secret.tif'"),
+        ("fn,lon\npatch_0.tif,1\n", TableError, r"index\.csv: there is no column 'lat'"),
+        ("fn,lon,lat\npatch_0.tif,2,north\n", TableError, "row 1: column 'lat' holds 'north', not a number"),
+        ("fn,lon,lat\npatch_0.tif,2,99\n", TableError, r"index\.csv: row 1 is .99, 2.: not"),
+        ("fn,lon,lat\npatch_0.tif,2,\n", TableError, "row 1: column 'lat' is empty"),
+        ("fn,lon,lat\n../../secret.tif,20,10\n", DataError, "row 0 of .*index.csv names '../../secret.tif'"),
     ],
 )
 def test_an_index_that_cannot_be_is_refused(s2: Path, text: str, error: type[Exception], message: str) -> None:
@@ -199,7 +199,9 @@ def test_pictures_with_a_parquet_table_and_columns_of_any_name(tmp_path: Path) -
     columns = {"file_column": "what", "lat_column": "north", "lon_column": "east"}
     tiles = image_folder(folder, tmp_path / "table.parquet", **columns).tiles(FEW)  # type: ignore[arg-type]
     np.testing.assert_allclose(tiles[:, 0, 0, 0], 50 * np.arange(5) / 255, rtol=1e-6)
-    with pytest.raises(TableError, match=r"no latitude column \(lat, latitude, .*\); it has: what, north, east"):
+    with pytest.raises(
+        TableError, match=r"table\.parquet: no column of what, north, east reads as lat: name the lat column"
+    ):
         image_folder(folder, tmp_path / "table.parquet")
 
 
@@ -217,12 +219,3 @@ def test_pictures_of_several_sizes_need_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1\.png is 12 x 9 pixels, others 9 x 9; give a size"):
         image_folder(folder, "places.csv").tiles(FEW[:2])
     assert image_folder(folder, "places.csv", size=8).tiles(FEW[:2]).shape == (2, 3, 8, 8)
-
-
-def test_a_stack_keeps_every_source_as_it_is(s2: Path, tmp_path: Path) -> None:
-    pictures = write_images(tmp_path / "images", FEW, [np.full((9, 9, 3), n, np.uint8) for n in range(5)])
-    stack = Stack([sentinel2_patches(s2, size=16), image_folder(pictures, "places.csv")])
-    assert [tiles.shape for tiles in stack.tiles(FEW)] == [(5, 13, 16, 16), (5, 3, 9, 9)]
-    assert [part["kind"] for part in stack.describe()["sources"]] == ["sentinel2-patches", "image-folder"]
-    with pytest.raises(ConfigError):
-        Stack([])

@@ -15,8 +15,7 @@ from tessearth.imagery.sources.sampling import (
     reduced_size,
     tangent_latlon,
 )
-from tessearth.sphere.geometry import tangent_grid
-from tests.imagery.sources.fabricate import Array, to_xyz
+from tests.imagery.sources.fabricate import Array, tangent_grid, to_xyz
 
 
 @given(

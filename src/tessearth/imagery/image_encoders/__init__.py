@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ __all__ = [
     "FolderSettings",
     "FrozenEncoder",
     "ImageEncoder",
-    "ImageEncoderCard",
     "RandomConvolution",
     "RcfSettings",
     "VisionTransformer",
@@ -37,46 +35,24 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageEncoderCard:
-    """One kind of image encoder."""
-
-    summary: str
-    """One line for a list."""
-
-    build: Callable[..., FrozenEncoder]
-    """Makes one from its settings."""
-
-    draws_from_tiles: bool = False
-    """Whether it must be shown tiles of the source (`tiles=`, `seed=`) first, and saved to be the same again."""
-
-
 def _build_rcf(*, tiles: Tensor | None = None, seed: int = 0, **settings: Any) -> RandomConvolution:
+    """Random convolutional features of whitened patches: any bands, no weights."""
     if tiles is None:
         raise ConfigError("the image encoder rcf draws its filters from the source: give it tiles=, shape (N, C, H, W)")
     return RandomConvolution.fit(torch.as_tensor(tiles), from_plain(RcfSettings, settings), seed)
 
 
 def _build_vit(*, weights: str | Path | None = None, **settings: Any) -> VisionTransformer:
+    """A vision transformer from an SSL4EO-S12 checkpoint (MAE, MoCo v3, DINO), with its own bands."""
     if weights is None:
         raise ConfigError("the image encoder vit needs weights=PATH: an SSL4EO-S12 checkpoint (.pth or .safetensors)")
     return load_vit(weights, from_plain(VitSettings, settings))
 
 
-IMAGE_ENCODERS = Registry(
-    "image encoder",
-    {
-        "rcf": ImageEncoderCard(
-            summary="random convolutional features of whitened patches; any bands, no weights",
-            build=_build_rcf,
-            draws_from_tiles=True,
-        ),
-        "vit": ImageEncoderCard(
-            summary="vision transformer from an SSL4EO-S12 checkpoint (MAE, MoCo v3, DINO); its own bands",
-            build=_build_vit,
-        ),
-    },
+IMAGE_ENCODERS: Registry[Callable[..., FrozenEncoder]] = Registry(
+    "image encoder", {"rcf": _build_rcf, "vit": _build_vit}
 )
+"""Functions of settings by name; one that takes `tiles` draws from the source, and is saved to be the same again."""
 
 
 def build_image_encoder(
@@ -90,7 +66,7 @@ def build_image_encoder(
         raise ConfigError("the image encoder efficientnet-lite0 was removed; make the store anew with encoder = 'rcf'")
     path = Path(name_or_path)
     if str(name_or_path) in IMAGE_ENCODERS or not path.exists():
-        return IMAGE_ENCODERS[str(name_or_path)].build(**settings).to(device)
+        return IMAGE_ENCODERS[str(name_or_path)](**settings).to(device)
     if path.is_dir():
         return load_model_folder(path, from_plain(FolderSettings, settings)).to(device)
     if settings:

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.errors import ConfigError, DataError, WeightsError
+from tessearth.errors import ConfigError, DataError
 
 
 @runtime_checkable
@@ -58,29 +58,29 @@ class FrozenEncoder(nn.Module):
     with it: a feature store that was interrupted and resumed at another batch boundary holds the same bytes.
     """
 
-    tiles_at_once: ClassVar[Mapping[str, int]] = {"cpu": 4, "cuda": 256}
+    tiles_at_once: ClassVar[Mapping[str, int]] = {"cpu": 1, "cuda": 128}
     """Chunk size by device type: small enough for a processor's cache, large enough to fill a GPU."""
 
-    def chunk_size(self, tiles: Tensor) -> int:
-        """How many tiles of this shape are encoded together on the present device."""
-        return self.tiles_at_once.get(self.device.type, self.tiles_at_once["cpu"])
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """How many features a tile gets (F)."""
+    bands: int
+    """How many bands a tile must have (C)."""
+    width: int
+    """How many features a tile gets (F)."""
 
     @abstractmethod
-    def features(self, tiles: Tensor, scratch: "Scratch") -> Tensor:
+    def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
         """One chunk of tiles (n, C, H, W), on the encoder's device, to features (n, F) in float32."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What made these features, ready for JSON: name, settings, seed, SHA-256 of the weights."""
 
-    def check_tiles(self, tiles: Tensor) -> Tensor:
-        """The tiles as they came when this encoder can read them; DataError names what is wrong otherwise."""
-        return tiles
+    @abstractmethod
+    def check_tiles(self, tiles: Tensor) -> None:
+        """Refuse tiles that this encoder cannot read."""
+
+    def chunk_size(self, tiles: Tensor) -> int:
+        """How many tiles of this shape are encoded together on the present device."""
+        return self.tiles_at_once.get(self.device.type, self.tiles_at_once["cpu"])
 
     def save(self, path: str | Path) -> None:
         """Write what this encoder drew from tiles, so that `build_image_encoder(path)` gives the same one again."""
@@ -109,6 +109,34 @@ class FrozenEncoder(nn.Module):
         return encoded
 
 
+class LibraryEncoder(FrozenEncoder):
+    """A vision model of the transformers library: bands are normalised, tiles resized, and its output pooled."""
+
+    def __init__(
+        self, model: nn.Module, bands: int, resolution: int, mean: tuple[float, ...], deviation: tuple[float, ...]
+    ) -> None:
+        super().__init__()
+        self.model, self.bands, self.resolution = model, bands, resolution
+        for name, values in (("mean", mean), ("deviation", deviation)):
+            if len(values) not in (1, bands):
+                raise ConfigError(f"{name} has {len(values)} values for {bands} bands; give one, or one for each band")
+            self.register_buffer(name, torch.tensor(values).expand(bands).contiguous(), persistent=False)
+        self.requires_grad_(False).eval()
+
+    @abstractmethod
+    def pool(self, output: Any) -> Tensor:
+        """The model's output as features (n, F)."""
+
+    def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
+        """One chunk of tiles (n, C, H, W) to features (n, F); missing pixels stand at the mean."""
+        mean, deviation = (self.get_buffer(name)[:, None, None] for name in ("mean", "deviation"))
+        pixels = ((tiles.expand(-1, self.bands, -1, -1) - mean) / deviation).nan_to_num(0.0)
+        size = (self.resolution, self.resolution)
+        if pixels.shape[-2:] != size:
+            pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True)
+        return self.pool(self.model(pixel_values=pixels)).float()
+
+
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     """One SHA-256 over named tensors: names in order, each with its type, its shape and its bytes."""
     digest = hashlib.sha256()
@@ -123,28 +151,3 @@ def plain(settings: object) -> dict[str, Any]:
     """A settings dataclass as JSON would give it back: tuples become lists."""
     described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))  # type: ignore[call-overload]
     return described
-
-
-NAMES_SHOWN = 3
-
-
-def check_names(found: Iterable[str], wanted: Iterable[str], dropped: tuple[str, ...], where: str) -> None:
-    """Refuse weights unless every tensor is either wanted or starts with a prefix that is known and dropped."""
-    names, expected = set(found), set(wanted)
-    if missing := sorted(expected - names):
-        raise WeightsError(f"{where} lacks {len(missing)} tensors of this model, first {_first(missing)}")
-    if surplus := sorted(name for name in names - expected if not name.startswith(dropped)):
-        raise WeightsError(f"{where} holds {len(surplus)} tensors this model does not know, first {_first(surplus)}")
-
-
-def check_shapes(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str) -> None:
-    """Refuse weights whose tensors have other shapes than the model's own of the same names."""
-    for name, own in wanted.items():
-        if tensors[name].shape != own.shape:
-            given, expected = tuple(tensors[name].shape), tuple(own.shape)
-            raise WeightsError(f"{where}: {name} has shape {given}, but this model needs {expected}")
-
-
-def _first(names: list[str]) -> str:
-    more = ", ..." if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more

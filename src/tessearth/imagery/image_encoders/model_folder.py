@@ -1,4 +1,4 @@
-"""Any vision model of the transformers library that lies in a folder: config.json beside model.safetensors."""
+"""Any vision model of the transformers library that lies in a folder: config.json next to model.safetensors."""
 
 import hashlib
 import json
@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError, WeightsError
-from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain
-from tessearth.imagery.image_encoders.vit import normalise_and_resize, per_band
+from tessearth.imagery.image_encoders.base import LibraryEncoder, Scratch, plain
 from tessearth.packages import require
 
 HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "decoder.", "lm_head.", "head.")
-"""Parts a folder may hold beyond the features: what the model was once trained to answer."""
+"""Parts a folder may hold in addition to the features: what the model was once trained to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,45 +35,39 @@ class FolderSettings:
     """What they are then divided by; by default what preprocessor_config.json says, else 1."""
 
 
-class FolderEncoder(FrozenEncoder):
+class FolderEncoder(LibraryEncoder):
     """A vision model as it lies in a folder; its configuration says how many bands it reads and at what size."""
 
-    tiles_at_once = {"cpu": 1, "cuda": 128}  # noqa: RUF012
-
     def __init__(self, model: nn.Module, folder: Path, settings: FolderSettings) -> None:
-        super().__init__()
-        self.settings, self.folder_name, self.sha256 = settings, folder.name, _files_sha256(folder)
         config: Any = model.config
-        self.bands = int(getattr(config, "num_channels", 3))
-        self.resolution = settings.resolution or _image_size(config)
-        mean, deviation = _colours(folder, settings)
-        self.register_buffer("mean", per_band("mean", mean, self.bands), persistent=False)
-        self.register_buffer("deviation", per_band("deviation", deviation, self.bands), persistent=False)
-        self.model = model
-        self.requires_grad_(False).eval()
+        size = getattr(config, "image_size", 224)
+        resolution = settings.resolution or int(size if isinstance(size, int) else size[0])
+        super().__init__(model, int(getattr(config, "num_channels", 3)), resolution, *_colours(folder, settings))
+        self.settings, self.folder_name, self.sha256 = settings, folder.name, _files_sha256(folder)
         blank = torch.zeros(1, self.bands, self.resolution, self.resolution)
         with torch.no_grad():
-            self._width = self.features(blank, Scratch()).shape[1]
+            self.width = self.features(blank, Scratch()).shape[1]
 
-    @property
-    def width(self) -> int:
-        """How many features a tile gets (F)."""
-        return self._width
-
-    def check_tiles(self, tiles: Tensor) -> Tensor:
-        """The tiles as they came when they have the bands the model reads, or one grey band for a model of three."""
+    def check_tiles(self, tiles: Tensor) -> None:
+        """Refuse tiles without the bands the model reads; a model of three reads one grey band as well."""
         if tiles.shape[1] != self.bands and (tiles.shape[1], self.bands) != (1, 3):
             raise DataError(
                 f"tiles have {tiles.shape[1]} bands, but the model in {self.folder_name} reads {self.bands}"
             )
-        return tiles
 
-    def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
-        """One chunk of tiles (n, C, H, W) to features (n, F)."""
-        tiles = tiles.expand(-1, self.bands, -1, -1)
-        size = (self.resolution, self.resolution)
-        pixels = normalise_and_resize(tiles, self.get_buffer("mean"), self.get_buffer("deviation"), size)
-        return self._pool(self.model(pixel_values=pixels)).float()
+    def pool(self, output: Any) -> Tensor:
+        """The model's output as features (n, F)."""
+        pooling, hidden = self.settings.pooling, output.last_hidden_state
+        if pooling == "pooler":
+            pooled: Tensor | None = getattr(output, "pooler_output", None)
+            if pooled is None:
+                raise ConfigError(f"the model in {self.folder_name} has no pooled output; set pooling to cls or mean")
+            return pooled.flatten(1)
+        if hidden.ndim == 4:
+            if pooling == "cls":
+                raise ConfigError(f"the model in {self.folder_name} has a feature map, no tokens; set pooling to mean")
+            return hidden.mean((2, 3))  # type: ignore[no-any-return]
+        return hidden[:, 1:].mean(dim=1) if pooling == "mean" else hidden[:, 0]  # type: ignore[no-any-return]
 
     def describe(self) -> dict[str, Any]:
         """What made these features, ready for JSON."""
@@ -90,19 +83,6 @@ class FolderEncoder(FrozenEncoder):
             "settings": plain(self.settings),
             "sha256": self.sha256,
         }
-
-    def _pool(self, output: Any) -> Tensor:
-        pooling, hidden = self.settings.pooling, output.last_hidden_state
-        if pooling == "pooler":
-            pooled: Tensor | None = getattr(output, "pooler_output", None)
-            if pooled is None:
-                raise ConfigError(f"the model in {self.folder_name} has no pooled output; set pooling to cls or mean")
-            return pooled.flatten(1)
-        if hidden.ndim == 4:
-            if pooling == "cls":
-                raise ConfigError(f"the model in {self.folder_name} has a feature map, no tokens; set pooling to mean")
-            return hidden.mean((2, 3))  # type: ignore[no-any-return]
-        return hidden[:, 1:].mean(dim=1) if pooling == "mean" else hidden[:, 0]  # type: ignore[no-any-return]
 
 
 def load_model_folder(folder: str | Path, settings: FolderSettings | None = None) -> FolderEncoder:
@@ -149,11 +129,6 @@ def _files_sha256(folder: Path) -> str:
         with open(path, "rb") as file:
             digest.update(f"{path.name}:{hashlib.file_digest(file, 'sha256').hexdigest()};".encode())
     return digest.hexdigest()
-
-
-def _image_size(config: Any) -> int:
-    size = getattr(config, "image_size", 224)
-    return int(size if isinstance(size, int) else size[0])
 
 
 def _colours(folder: Path, settings: FolderSettings) -> tuple[tuple[float, ...], tuple[float, ...]]:

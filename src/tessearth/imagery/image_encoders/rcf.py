@@ -25,7 +25,7 @@ FARTHEST = 32.0
 tile, and every response stays within what float16 can hold."""
 
 TILES_AT_ONCE = 64
-"""Tiles looked at together while drawing, so that large tiles need little memory beside their own."""
+"""Tiles looked at together while drawing, so that large tiles need little more memory than their own."""
 
 
 class BandMoments(NamedTuple):
@@ -33,19 +33,6 @@ class BandMoments(NamedTuple):
 
     mean: Tensor
     deviation: Tensor
-
-
-class Whitening(NamedTuple):
-    """What `whiten` finds: filters among whitened patches, and the matrix that whitens."""
-
-    filters: Tensor
-    """Unit vectors among whitened patches, (filters, D)."""
-    matrix: Tensor
-    """The whitening W, (D, D): patch @ W has about unit variance in every direction."""
-
-    def folded(self) -> Tensor:
-        """Filters for unwhitened patches: <f, x W> = <f W^T, x>."""
-        return self.filters @ self.matrix.T
 
 
 def band_moments(tiles: Tensor) -> BandMoments:
@@ -99,8 +86,11 @@ def draw_patches(
     return patches
 
 
-def whiten(patches: Tensor, num_filters: int, regulariser: float) -> Whitening:
-    """ZCA of centred patches (P, D), W = V (E + regulariser * mean E)^(-1/2) V^T; the first patches become filters."""
+def whitened_filters(patches: Tensor, num_filters: int, regulariser: float) -> Tensor:
+    """The first of centred patches (P, D), whitened and of unit length, as filters of patches that are not whitened.
+
+    The whitening is ZCA, W = V (E + regulariser * mean E)^(-1/2) V^T; a filter f is folded as <f, x W> = <f W^T, x>.
+    """
     variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
     variance = variance.clamp_min(0)
     if not variance.sum() > 0:
@@ -114,16 +104,11 @@ def whiten(patches: Tensor, num_filters: int, regulariser: float) -> Whitening:
             f"only {len(lively)} of {len(patches)} patches differ from the mean, fewer than the {num_filters} "
             "filters wanted; give more varied tiles or a larger num_patches"
         )
-    return Whitening(filters=F.normalize(lively, dim=1), matrix=matrix)
+    filters: Tensor = F.normalize(lively, dim=1) @ matrix.T
+    return filters
 
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
-
-DTYPES: dict[Precision, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 
 USUAL_PIXELS = 24 * 24
 """The tile that chunk sizes are told for."""
@@ -155,7 +140,7 @@ class RcfSettings:
     classes a linear probe can read."""
 
     moments: bool = True
-    """Whether each band's mean and deviation, over the tile and over its middle third, stand beside the responses."""
+    """Whether each band's mean and deviation, over the tile and over its middle third, are features as well."""
 
     num_patches: int = 100_000
     """How many patches the whitening is estimated from; the first of them become the filters."""
@@ -193,6 +178,9 @@ class RandomConvolution(FrozenEncoder):
         self.settings, self.seed = settings, seed
         for name in _tensor_names(settings):
             self.register_buffer(name, tensors[name].float().contiguous())
+        self.bands = len(self.get_buffer("band_mean"))
+        moments = 4 * self.bands if settings.moments else 0
+        self.width = moments + 2 * settings.num_filters * len(settings.scales)
 
     @classmethod
     def fit(cls, tiles: Tensor, settings: RcfSettings | None = None, seed: int = 0) -> Self:
@@ -208,27 +196,16 @@ class RandomConvolution(FrozenEncoder):
         generator = torch.Generator().manual_seed(seed)
         for number, scale in enumerate(settings.scales):
             drawn = _centred(draw_patches(tiles, moments, scale, settings.num_patches, generator), settings)
-            bank = whiten(drawn, settings.num_filters, settings.whitening).folded()
+            bank = whitened_filters(drawn, settings.num_filters, settings.whitening)
             # Taking the mean off a filter is the same as taking it off every patch it meets.
             tensors[f"filters_{number}"] = _centred(bank, settings)
         return cls(settings, seed, tensors)
 
-    @property
-    def bands(self) -> int:
-        """How many bands a tile must have (C)."""
-        return len(self.get_buffer("band_mean"))
-
-    @property
-    def width(self) -> int:
-        """How many features a tile gets (F)."""
-        moments = 4 * self.bands if self.settings.moments else 0
-        return moments + 2 * self.settings.num_filters * len(self.settings.scales)
-
-    def check_tiles(self, tiles: Tensor) -> Tensor:
-        """The tiles as they came when they have the bands the filters were drawn from and are large enough."""
+    def check_tiles(self, tiles: Tensor) -> None:
+        """Refuse tiles without the bands the filters were drawn from, and such as are too small."""
         if tiles.shape[1] != self.bands:
             raise DataError(f"tiles have {tiles.shape[1]} bands, but the filters were drawn from {self.bands}")
-        return _check_size(self.settings, tiles)
+        _check_size(self.settings, tiles)
 
     def chunk_size(self, tiles: Tensor) -> int:
         """Fewer tiles when they are larger: what must fit is the number of positions."""
@@ -258,8 +235,9 @@ class RandomConvolution(FrozenEncoder):
     @property
     def dtype(self) -> torch.dtype:
         """The number format of the convolution on the present device."""
-        automatic: Precision = "float16" if self.device.type == "cuda" else "float32"
-        return DTYPES[automatic if self.settings.precision == "auto" else self.settings.precision]
+        automatic = "float16" if self.device.type == "cuda" else "float32"
+        name = automatic if self.settings.precision == "auto" else self.settings.precision
+        return getattr(torch, name)  # type: ignore[no-any-return]
 
     def describe(self) -> dict[str, Any]:
         """What made these features, ready for JSON."""
@@ -338,7 +316,7 @@ def _tensor_names(settings: RcfSettings) -> list[str]:
     return ["band_mean", "band_deviation", *(f"filters_{number}" for number in range(len(settings.scales)))]
 
 
-def _check_size(settings: RcfSettings, tiles: Tensor) -> Tensor:
+def _check_size(settings: RcfSettings, tiles: Tensor) -> None:
     height, width = tiles.shape[-2:]
     for patch, pool in settings.scales:
         if min(height, width) // pool < patch:
@@ -346,7 +324,6 @@ def _check_size(settings: RcfSettings, tiles: Tensor) -> Tensor:
                 f"tiles of {height} x {width} pixels are too small for patches of {patch} after pooling by {pool}; "
                 f"tiles must be at least {patch * pool} pixels, or the scale must go"
             )
-    return tiles
 
 
 def _check_tensors(settings: RcfSettings, tensors: Mapping[str, Tensor], where: str) -> None:
@@ -354,9 +331,10 @@ def _check_tensors(settings: RcfSettings, tensors: Mapping[str, Tensor], where: 
     if set(tensors) != set(_tensor_names(settings)):
         raise WeightsError(f"{where} holds {sorted(tensors)}, not {sorted(_tensor_names(settings))} of its settings")
     bands = len(tensors["band_mean"])
-    wanted = {"band_mean": (bands,), "band_deviation": (bands,)}
-    for number, (patch, _) in enumerate(settings.scales):
-        wanted[f"filters_{number}"] = (settings.num_filters, patch * patch * bands)  # type: ignore[assignment]
-    for name, shape in wanted.items():
-        if tuple(tensors[name].shape) != shape:
-            raise WeightsError(f"{where}: {name} has shape {tuple(tensors[name].shape)}, not {shape} of its settings")
+    for name, tensor in tensors.items():
+        wanted: tuple[int, ...] = (bands,)
+        if name.startswith("filters_"):
+            patch, _ = settings.scales[int(name.removeprefix("filters_"))]
+            wanted = (settings.num_filters, patch * patch * bands)
+        if tuple(tensor.shape) != wanted:
+            raise WeightsError(f"{where}: {name} has shape {tuple(tensor.shape)}, not {wanted} of its settings")

@@ -4,29 +4,23 @@ The network is the transformers library's; a key map says where a checkpoint fil
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError, WeightsError
-from tessearth.imagery.image_encoders.base import (
-    FrozenEncoder,
-    Scratch,
-    check_names,
-    check_shapes,
-    plain,
-    tensors_sha256,
-)
+from tessearth.imagery.image_encoders.base import LibraryEncoder, plain, tensors_sha256
 from tessearth.packages import require
 from tessearth.registry import Registry
 from tessearth.storage.foreign_weights import read_weight_file
 
 Pooling = Literal["cls", "mean"]
+HEAD_WIDTH = 64
+"""Features each attention head sees by default: 16 heads at ViT-L's 1024, 6 at ViT-S's 384."""
+NAMES_SHOWN = 3
 
 
 class Layout(NamedTuple):
@@ -98,7 +92,7 @@ def read_shape(encoder: Mapping[str, Tensor], where: str) -> VitShape:
     patches = encoder["pos_embed"].shape[1] - 1
     side = round(patches**0.5)
     if side * side != patches:
-        raise WeightsError(f"{where}: pos_embed has {patches} patches beside the class token, which is no square")
+        raise WeightsError(f"{where}: pos_embed has {patches} patches next to the class token, which is no square")
     depth = 1 + max(int(found[1]) for name in encoder if (found := re.match(r"blocks\.(\d+)\.", name)))
     hidden = len(encoder["blocks.0.mlp.fc1.weight"])
     return VitShape(bands=bands, patch=patch, image_size=side * patch, width=width, depth=depth, hidden=hidden)
@@ -114,77 +108,61 @@ OUTER_NAMES = {
 }
 """The checkpoint's name of everything outside the blocks, and the library's."""
 
-BLOCK_PARTS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
-"""A checkpoint's parts of a block, each with weight and bias; qkv holds query, key and value one above another."""
-
-
-class LibraryNames(NamedTuple):
-    """What a release of the transformers library calls the parts of a block."""
-
-    block: str
-    parts: dict[str, tuple[str, ...]]
-
-
-LIBRARY_NAMES = (
-    LibraryNames(
-        "layers.{}.",
-        {
-            "norm1": ("layernorm_before",),
-            "attn.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
-            "attn.proj": ("attention.o_proj",),
-            "norm2": ("layernorm_after",),
-            "mlp.fc1": ("mlp.fc1",),
-            "mlp.fc2": ("mlp.fc2",),
-        },
-    ),
-    LibraryNames(
-        "encoder.layer.{}.",
-        {
-            "norm1": ("layernorm_before",),
-            "attn.qkv": ("attention.attention.query", "attention.attention.key", "attention.attention.value"),
-            "attn.proj": ("attention.output.dense",),
-            "norm2": ("layernorm_after",),
-            "mlp.fc1": ("intermediate.dense",),
-            "mlp.fc2": ("output.dense",),
-        },
-    ),
-)
-"""The library has named its parts in two ways; the model at hand shows which one is installed."""
+LIBRARY_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "layers.{}.": {
+        "norm1": ("layernorm_before",),
+        "attn.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+        "attn.proj": ("attention.o_proj",),
+        "norm2": ("layernorm_after",),
+        "mlp.fc1": ("mlp.fc1",),
+        "mlp.fc2": ("mlp.fc2",),
+    },
+    "encoder.layer.{}.": {
+        "norm1": ("layernorm_before",),
+        "attn.qkv": ("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+        "attn.proj": ("attention.output.dense",),
+        "norm2": ("layernorm_after",),
+        "mlp.fc1": ("intermediate.dense",),
+        "mlp.fc2": ("output.dense",),
+    },
+}
+"""A checkpoint's parts of a block (each with weight and bias; qkv holds query, key and value one above another) under
+the library's names, by what a block is called: the library has named them in two ways, and the model at hand shows
+which one is installed."""
 
 
 def checkpoint_names(depth: int) -> list[str]:
     """Every tensor an encoder of this depth has in a checkpoint, without prefix."""
-    blocks = [
-        f"blocks.{number}.{part}.{kind}"
-        for number in range(depth)
-        for part in BLOCK_PARTS
-        for kind in ("weight", "bias")
-    ]
-    return [*OUTER_NAMES, *blocks]
+    parts = [f"{part}.{kind}" for part in LIBRARY_NAMES["layers.{}."] for kind in ("weight", "bias")]
+    return [*OUTER_NAMES, *(f"blocks.{number}.{part}" for number in range(depth) for part in parts)]
 
 
 def library_names(encoder: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The checkpoint's tensors under the library's names, query, key and value taken apart."""
     renamed = {library: encoder[name] for name, library in OUTER_NAMES.items()}
-    names = next(
-        (names for names in LIBRARY_NAMES if any(key.startswith(names.block.split("{")[0]) for key in own)), None
-    )
+    block = next((block for block in LIBRARY_NAMES if any(key.startswith(block.split("{")[0]) for key in own)), "")
     for name, tensor in encoder.items():
-        if names and (found := re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)):
+        if block and (found := re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)):
             number, part, kind = found.groups()
-            targets = names.parts[part]
+            targets = LIBRARY_NAMES[block][part]
             for target, piece in zip(targets, tensor.chunk(len(targets)), strict=True):
-                renamed[f"{names.block.format(number)}{target}.{kind}"] = piece.contiguous()
+                renamed[f"{block.format(number)}{target}.{kind}"] = piece.contiguous()
     if renamed.keys() != own.keys():
         unknown = ", ".join(sorted(own.keys() ^ renamed.keys())[:3])
         raise WeightsError(f"the installed transformers release names its ViT in a way not known here: {unknown}")
     return renamed
 
 
-HEAD_WIDTH = 64
-"""Features each attention head sees, unless told otherwise: 16 heads at ViT-L's 1024, 6 at ViT-S's 384."""
-
-NORM_EPSILON = 1e-6
+def check_names(found: Iterable[str], wanted: Iterable[str], dropped: tuple[str, ...], where: str) -> None:
+    """Refuse weights unless every tensor is either wanted or starts with a prefix that is known and dropped."""
+    names, expected = set(found), set(wanted)
+    missing = sorted(expected - names)
+    surplus = sorted(name for name in names - expected if not name.startswith(dropped))
+    wrong_names = {"lacks {} tensors of this model": missing, "holds {} tensors this model does not know": surplus}
+    for what, wrong in wrong_names.items():
+        if wrong:
+            first = ", ".join(wrong[:NAMES_SHOWN]) + (", ..." if len(wrong) > NAMES_SHOWN else "")
+            raise WeightsError(f"{where} {what.format(len(wrong))}, first {first}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,36 +190,23 @@ class VitSettings:
             raise ConfigError("mean and deviation need at least one value each, and deviations must be above 0")
 
 
-class VisionTransformer(FrozenEncoder):
+class VisionTransformer(LibraryEncoder):
     """Tiles of the bands the checkpoint was trained on, resized to its image size, to its class token or patch mean."""
 
-    tiles_at_once = {"cpu": 1, "cuda": 128}  # noqa: RUF012
-
     def __init__(self, model: nn.Module, shape: VitShape, settings: VitSettings, *, layout: str, sha256: str) -> None:
-        super().__init__()
+        super().__init__(model, shape.bands, shape.image_size, settings.mean, settings.deviation)
         self.settings, self.shape, self.layout, self.sha256 = settings, shape, layout, sha256
         self.pooling = LAYOUTS[layout].pooling if settings.pooling == "auto" else settings.pooling
-        self.register_buffer("mean", per_band("mean", settings.mean, shape.bands), persistent=False)
-        self.register_buffer("deviation", per_band("deviation", settings.deviation, shape.bands), persistent=False)
-        self.model = model
-        self.requires_grad_(False).eval()
+        self.width = shape.width
 
-    @property
-    def width(self) -> int:
-        """How many features a tile gets (F)."""
-        return self.shape.width
+    def check_tiles(self, tiles: Tensor) -> None:
+        """Refuse tiles without the checkpoint's bands."""
+        if tiles.shape[1] != self.bands:
+            raise DataError(f"tiles have {tiles.shape[1]} bands, but this checkpoint was trained on {self.bands}")
 
-    def check_tiles(self, tiles: Tensor) -> Tensor:
-        """The tiles as they came when they have the checkpoint's bands."""
-        if tiles.shape[1] != self.shape.bands:
-            raise DataError(f"tiles have {tiles.shape[1]} bands, but this checkpoint was trained on {self.shape.bands}")
-        return tiles
-
-    def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
-        """One chunk of tiles (n, C, H, W) to features (n, F)."""
-        size = (self.shape.image_size, self.shape.image_size)
-        pixels = normalise_and_resize(tiles, self.get_buffer("mean"), self.get_buffer("deviation"), size)
-        tokens: Tensor = self.model(pixel_values=pixels).last_hidden_state  # (n, 1 + patches, F)
+    def pool(self, output: Any) -> Tensor:
+        """The class token or the mean of the patch tokens, (n, F)."""
+        tokens: Tensor = output.last_hidden_state  # (n, 1 + patches, F)
         return tokens[:, 0] if self.pooling == "cls" else tokens[:, 1:].mean(dim=1)
 
     def describe(self) -> dict[str, Any]:
@@ -269,18 +234,13 @@ def load_vit(weights: str | Path, settings: VitSettings | None = None) -> Vision
     model = _empty_model(shape, _num_heads(shape, settings))
     own = model.state_dict()
     renamed = library_names(encoder, own)
-    check_shapes(renamed, own, where)
+    for name, tensor in own.items():
+        if renamed[name].shape != tensor.shape:
+            given, expected = tuple(renamed[name].shape), tuple(tensor.shape)
+            raise WeightsError(f"{where}: {name} has shape {given}, but this model needs {expected}")
     model.load_state_dict(renamed)
     # Hashed under the checkpoint's names, which do not change with the library's release.
     return VisionTransformer(model, shape, settings, layout=layout, sha256=tensors_sha256(encoder))
-
-
-def normalise_and_resize(tiles: Tensor, mean: Tensor, deviation: Tensor, size: tuple[int, int]) -> Tensor:
-    """Tiles (n, C, H, W) in deviations from the bands' means (C,), missing pixels at the mean, at another size."""
-    pixels = ((tiles - mean[:, None, None]) / deviation[:, None, None]).nan_to_num(0.0)
-    if pixels.shape[-2:] == size:
-        return pixels
-    return F.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True)
 
 
 def _empty_model(shape: VitShape, heads: int) -> nn.Module:
@@ -293,7 +253,7 @@ def _empty_model(shape: VitShape, heads: int) -> nn.Module:
         image_size=shape.image_size,
         patch_size=shape.patch,
         num_channels=shape.bands,
-        layer_norm_eps=NORM_EPSILON,
+        layer_norm_eps=1e-6,
         hidden_act="gelu",
         qkv_bias=True,
     )
@@ -306,10 +266,3 @@ def _num_heads(shape: VitShape, settings: VitSettings) -> int:
     if shape.width % heads:
         raise ConfigError(f"{shape.width} features cannot be shared among {heads} attention heads; set num_heads")
     return heads
-
-
-def per_band(name: str, values: tuple[float, ...], bands: int) -> Tensor:
-    """One value for all bands, or one each, as a tensor (C,)."""
-    if len(values) not in (1, bands):
-        raise ConfigError(f"{name} has {len(values)} values for {bands} bands; give one, or one for each band")
-    return torch.tensor(values).expand(bands).contiguous()

@@ -7,9 +7,8 @@ from tessearth.imagery.sources.geotiff import GeoTiff
 from tessearth.imagery.sources.hugging_face import hugging_face_folder
 from tessearth.imagery.sources.patches import LocatedPatches, image_folder
 from tessearth.imagery.sources.pyramid import TilePyramid
-from tessearth.imagery.sources.raster import GlobalRaster, blue_marble, shaded_relief
+from tessearth.imagery.sources.raster import GlobalRaster, RasterLayers, blue_marble, shaded_relief
 from tessearth.imagery.sources.sentinel2 import sentinel2_patches
-from tessearth.imagery.sources.stack import RasterLayers, Stack
 from tessearth.registry import Registry
 
 SOURCES: Registry[Callable[..., Any]] = Registry(
@@ -33,7 +32,6 @@ __all__ = [
     "GlobalRaster",
     "LocatedPatches",
     "RasterLayers",
-    "Stack",
     "TilePyramid",
     "blue_marble",
     "hugging_face_folder",

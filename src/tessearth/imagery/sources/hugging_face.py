@@ -2,29 +2,28 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.parquet
 
-from tessearth.errors import DataError, TableError
+from tessearth.errors import CoordinateError, DataError, TableError
 from tessearth.imagery.source import fingerprint
-from tessearth.imagery.sources.images import MODES
+from tessearth.imagery.sources.images import MODES, damage_named
 from tessearth.imagery.sources.patches import (
+    Check,
     LocatedPatches,
+    PatchSet,
     WhenBroken,
     check_names,
-    decoder_for,
-    find_column,
-    places_of,
+    picture_decoder,
 )
-from tessearth.sphere.coordinates import LATITUDE_NAMES, LONGITUDE_NAMES
+from tessearth.sphere.coordinates import Floats, as_places, find_columns
 
 ARROW_FILE_MAGIC = b"ARROW1"
 
@@ -61,7 +60,8 @@ class PatchRows:
             file, group, row = self.rows[number]
             wanted.setdefault((file, group), []).append((row, number))
         for (file, group), rows in sorted(wanted.items()):
-            images = _read_group(self.files[file], group, [self.column])[self.column]
+            with _open(self.files[file]) as data:
+                images = data.read(group, [self.column])[self.column]
             for row, number in rows:
                 yield number, self._content(images[row].as_py(), self.files[file])
 
@@ -70,7 +70,7 @@ class PatchRows:
         return {"files": [fingerprint(path) for path in self.files], "patches": len(self.rows)}
 
     def _content(self, image: Any, file: Path) -> bytes:
-        """A cell's own bytes, or those of the file it names beside the data."""
+        """A cell's own bytes, or those of the file it names next to the data."""
         if not isinstance(image, dict):
             return image or b""
         if image.get("bytes") or not image.get("path"):
@@ -92,73 +92,70 @@ def hugging_face_folder(
     bands: Sequence[str] = MODES["RGB"].bands,
     scale: float | None = None,
     broken: WhenBroken = "raise",
-    check: Literal["size", "read"] = "size",
+    check: Check = "size",
 ) -> LocatedPatches:
     """A dataset folder of Arrow or Parquet files with an image column and coordinates, as saved or downloaded.
 
-    `split` takes only files whose path speaks of it ("train"). Patches larger than `size` are cropped to their middle.
+    `split` takes only files whose path holds that word ("train").
     """
-    root = Path(folder)
-    files = _data_files(root, split)
-    column = _image_column(_schema(files[0]), image_column, files[0])
-    reader, places = _scan(root, files, column, lat_column, lon_column)
-    return LocatedPatches(
-        reader,
-        places,
+    files = _data_files(Path(folder), split)
+    with _open(files[0]) as first:
+        column = _image_column(first.schema, image_column, files[0])
+    rows: list[Row] = []
+    places: list[Floats] = []
+    for number, path in enumerate(files):
+        with _open(path) as data:
+            _image_column(data.schema, column, path)
+            for group, latlon in enumerate(_places(data, path, lat_column, lon_column)):
+                places.append(latlon)
+                rows += [Row(number, group, row) for row in range(len(latlon))]
+    names = tuple(
+        f"row {row} of {files[file].name}" + (f" (group {group})" if group else "") for file, group, row in rows
+    )
+    patches = PatchSet(
         kind="hugging-face-folder",
+        reader=PatchRows(folder=Path(folder), files=files, column=column, rows=tuple(rows), names=names),
+        places=np.concatenate(places) if places else np.empty((0, 2)),
         bands=tuple(bands),
-        decode=decoder_for(len(bands), scale),
-        size=size,
-        broken=broken,
-        check=check,
+        decode=picture_decoder(len(bands), scale),
         settings={"split": split, "image_column": column, "scale": scale},
     )
+    return LocatedPatches(patches, size=size, broken=broken, check=check)
 
 
 def _data_files(folder: Path, split: str | None) -> tuple[Path, ...]:
-    found = sorted(
-        path for path in folder.rglob("*") if path.suffix in {".arrow", ".parquet"} and _visible(path, folder)
-    )
-    chosen = [path for path in found if split is None or split in _words(path, folder)]
+    """Arrow and Parquet files, without caches: hidden folders, and the cache-*.arrow files dataset operations leave."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        cached = path.name.startswith("cache-") or any(part.startswith(".") for part in inside.parts)
+        if path.suffix in {".arrow", ".parquet"} and not cached:
+            found[path] = set(re.split(r"[^A-Za-z0-9]+", inside.as_posix()))
+    chosen = tuple(path for path, words in found.items() if split is None or split in words)
     if chosen:
-        return tuple(chosen)
+        return chosen
     if not found and any(folder.glob("*.py")):
         raise DataError(f"{folder} needs its own code to be read, which is never run; convert it to Parquet first")
     about = f" of split {split!r}" if split is not None and found else ""
     raise DataError(f"{folder} holds no .arrow or .parquet file{about}")
 
 
-def _visible(path: Path, folder: Path) -> bool:
-    """Leaves out caches: hidden folders, and the cache-*.arrow files that dataset operations leave behind."""
-    parts = path.relative_to(folder).parts
-    return not path.name.startswith("cache-") and not any(part.startswith(".") for part in parts)
+def _places(data: "_DataFile", path: Path, lat: str | None, lon: str | None) -> Iterator[Floats]:
+    """The places of each row group, (n, 2); pictures stay unread."""
+    try:
+        columns = find_columns(data.schema.names, lat, lon)
+        for group in range(data.groups):
+            table = data.read(group, list(columns))
+            yield as_places(np.stack([_degrees(table[column], column) for column in columns], axis=-1))
+    except (CoordinateError, TableError) as error:
+        raise TableError(f"{path}: {error}") from None
 
 
-def _words(path: Path, folder: Path) -> set[str]:
-    return set(re.split(r"[^A-Za-z0-9]+", path.relative_to(folder).as_posix()))
-
-
-def _scan(
-    folder: Path, files: tuple[Path, ...], column: str, lat: str | None, lon: str | None
-) -> tuple[PatchRows, npt.NDArray[np.float64]]:
-    """Go through all files once for their places; pictures stay unread."""
-    rows: list[Row] = []
-    places: list[npt.NDArray[np.float64]] = []
-    for number, path in enumerate(files):
-        schema = _schema(path)
-        _image_column(schema, column, path)
-        columns = [
-            find_column(schema.names, lat, LATITUDE_NAMES, "latitude", str(path)),
-            find_column(schema.names, lon, LONGITUDE_NAMES, "longitude", str(path)),
-        ]
-        for group in range(_count_groups(path)):
-            places.append(places_of(_read_group(path, group, columns), str(path), lat=columns[0], lon=columns[1]))
-            rows += [Row(number, group, row) for row in range(len(places[-1]))]
-    names = tuple(
-        f"row {row} of {files[file].name}" + (f" (group {group})" if group else "") for file, group, row in rows
-    )
-    reader = PatchRows(folder=folder, files=files, column=column, rows=tuple(rows), names=names)
-    return reader, np.concatenate(places) if places else np.empty((0, 2))
+def _degrees(column: pa.ChunkedArray, name: str) -> Floats:
+    try:
+        return np.asarray(column.cast(pa.float64()).to_numpy())
+    except pa.ArrowException:
+        raise TableError(f"column {name!r} has text where coordinates belong") from None
 
 
 def _image_column(schema: pa.Schema, wanted: str | None, path: Path) -> str:
@@ -178,39 +175,26 @@ def _holds_pictures(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _schema(path: Path) -> pa.Schema:
-    if path.suffix == ".parquet":
-        with _damage_named(path):
-            return pa.parquet.read_schema(path)
-    return _read_arrow(path).schema
+class _DataFile(NamedTuple):
+    """An open Arrow or Parquet file."""
 
-
-def _count_groups(path: Path) -> int:
-    if path.suffix == ".parquet":
-        with _damage_named(path), pa.parquet.ParquetFile(path) as file:
-            return int(file.num_row_groups)
-    return 1
-
-
-def _read_group(path: Path, group: int, columns: list[str]) -> pa.Table:
-    if path.suffix == ".parquet":
-        with _damage_named(path), pa.parquet.ParquetFile(path) as file:
-            return file.read_row_group(group, columns=columns)
-    return _read_arrow(path).select(columns)
-
-
-def _read_arrow(path: Path) -> pa.Table:
-    """An Arrow file of either format, mapped rather than read."""
-    with _damage_named(path):
-        mapped = pa.memory_map(str(path))
-        whole_file = mapped.read(len(ARROW_FILE_MAGIC)) == ARROW_FILE_MAGIC
-        mapped.seek(0)
-        return (pa.ipc.open_file if whole_file else pa.ipc.open_stream)(mapped).read_all()
+    schema: pa.Schema
+    groups: int
+    read: Callable[[int, list[str]], pa.Table]
+    """Columns of a row group."""
 
 
 @contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+def _open(path: Path) -> Iterator[_DataFile]:
+    """Open a Parquet file, or map an Arrow file of either format."""
+    with damage_named(str(path)):
+        if path.suffix == ".parquet":
+            with pa.parquet.ParquetFile(path) as file:
+                read = lambda group, columns: file.read_row_group(group, columns=columns)  # noqa: E731
+                yield _DataFile(file.schema_arrow, file.num_row_groups, read)
+            return
+        mapped = pa.memory_map(str(path))
+        whole_file = mapped.read(len(ARROW_FILE_MAGIC)) == ARROW_FILE_MAGIC
+        mapped.seek(0)
+        table = (pa.ipc.open_file if whole_file else pa.ipc.open_stream)(mapped).read_all()
+        yield _DataFile(table.schema, 1, lambda _, columns: table.select(columns))

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import DataError
+from tessearth.errors import DataError, TessearthError
 from tessearth.packages import require
 
 RASTERIO_SUFFIXES = {".tif", ".tiff", ".vrt"}
 TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
-DECODERS = {"rasterio", "PIL", "pyproj"}
+DECODERS = {"rasterio", "PIL", "pyproj", "pyarrow"}
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
-"""Pictures; among what else Pillow opens there are formats that start another program."""
+"""Pictures; some of the other formats that Pillow opens start another program."""
 MOST_BLOCK_BYTES = 2**29
-"""Of what a raster file stores as one piece, and so is decoded as one."""
+"""Of a block that a raster file stores, and that is decoded, as a whole."""
 MOST_PATCH_BYTES = 2**28
 """Of a patch, which is read whole."""
 _bomb_limit = threading.Lock()
@@ -46,7 +46,7 @@ MODES = {
     "I": Mode(("gray",), np.int32),
     "F": Mode(("gray",), np.float32),
 }
-"""The modes read as they are; every other (palettes, CMYK) is turned into RGB first."""
+"""The modes that are read as they are; others (palettes, CMYK) are converted to RGB first."""
 
 
 class Picture(NamedTuple):
@@ -62,7 +62,7 @@ class Picture(NamedTuple):
 
 @contextlib.contextmanager
 def open_picture(path: Path, *, trusted: bool = False) -> Iterator[Picture]:
-    """Open a JPEG, PNG or WebP with Pillow; its pixels are decoded by the first rows asked for.
+    """Open a JPEG, PNG or WebP with Pillow; its pixels are decoded when the first rows are read.
 
     Pillow refuses pictures so large that a small file could fill the memory; `trusted` lifts that for a file whose
     origin is known.
@@ -117,10 +117,10 @@ def open_raster(path: str | Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def damage_named(name: str) -> Iterator[None]:
-    """Turn whatever a decoder says about a damaged file into a DataError that names it."""
+    """Turn a decoder's error about a damaged file into a DataError that names it."""
     try:
         yield
-    except DataError:
+    except TessearthError:
         raise
     except FileNotFoundError as error:
         raise DataError(f"there is no file {name}") from error

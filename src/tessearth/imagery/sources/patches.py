@@ -2,25 +2,31 @@
 
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
-from tessearth.errors import DataError, TableError
-from tessearth.imagery.source import check_tile_size, fingerprint
+from tessearth.errors import ConfigError, DataError, TableError
+from tessearth.imagery.source import Tiles, fingerprint
 from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.packages import package_version
-from tessearth.sphere.coordinates import LATITUDE_NAMES, LONGITUDE_NAMES, as_places
+from tessearth.sphere.coordinates import Floats, as_places
 from tessearth.sphere.sampling import KEYS_AROUND, place_keys
+from tessearth.storage.tables import open_points
 
 FILE_NAMES = ("fn", "file_name", "filename", "file", "path", "image", "name")
+NAMES_IN_A_MESSAGE = 20
+NEIGHBOURS = (0, 1, -1, KEYS_AROUND, -KEYS_AROUND, KEYS_AROUND + 1, KEYS_AROUND - 1, 1 - KEYS_AROUND, -1 - KEYS_AROUND)
+"""Steps between keys of places that differ by a rounding; the place itself comes first."""
+
+WhenBroken = Literal["raise", "skip"]
+Check = Literal["size", "read"]
 
 
 class PatchReader(Protocol):
@@ -34,7 +40,7 @@ class PatchReader(Protocol):
         """The bytes of every patch, -1 for one that is missing."""
 
     def read_many(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Each number asked for with its bytes, in an order that suits the files."""
+        """Each number with its bytes, in an order that suits the files."""
 
     def describe(self) -> dict[str, Any]:
         """Where the patches come from, ready for JSON."""
@@ -104,18 +110,19 @@ class PatchShards:
         return {"files": [fingerprint(path) for path in (self.index, *self.shards)], "patches": len(self.names)}
 
 
-def open_shards(folder: Path, index: Path, names: Sequence[str], shards: Sequence[Any]) -> PatchShards:
+def open_shards(folder: Path, index: Path, names: tuple[str, ...], shards: Sequence[Any]) -> PatchShards:
     """Find every patch in the shard its row names; a shard that is not there is an error, a missing member is not."""
     tars = sorted(folder.rglob("*.tar"))
     kinds = list(dict.fromkeys(shards))
-    paths = [_find_shard(tars, shard, folder) for shard in kinds]
-    contents = [_list_members(path) for path in paths]
-    number_of = {shard: number for number, shard in enumerate(kinds)}
-    members = []
-    for name, shard in zip(names, shards, strict=True):
-        place = contents[number_of[shard]].get(Path(name).name)
-        members.append(None if place is None else Member(number_of[shard], *place))
-    return PatchShards(shards=tuple(paths), members=tuple(members), names=tuple(names), index=index)
+    paths = tuple(_find_shard(tars, shard, folder) for shard in kinds)
+    members: dict[tuple[int, str], Member] = {}
+    for number, path in enumerate(paths):
+        for name, start, size in _list_members(path):
+            if (number, name) in members:
+                raise DataError(f"{path} holds two files named {name}")
+            members[number, name] = Member(number, start, size)
+    wanted = ((kinds.index(shard), Path(name).name) for name, shard in zip(names, shards, strict=True))
+    return PatchShards(paths, tuple(members.get(key) for key in wanted), names, index)
 
 
 def _find_shard(tars: list[Path], shard: Any, folder: Path) -> Path:
@@ -129,88 +136,33 @@ def _find_shard(tars: list[Path], shard: Any, folder: Path) -> Path:
     raise DataError(f"shard {shard} is missing from {folder}; there is {there}")
 
 
-def _list_members(path: Path) -> dict[str, tuple[int, int]]:
-    """Where the regular files of an uncompressed tar lie, by their last name."""
-    found: dict[str, tuple[int, int]] = {}
+def _list_members(path: Path) -> Iterator[tuple[str, int, int]]:
+    """The last name, start and size of every regular file of an uncompressed tar."""
     try:
         with tarfile.open(path, mode="r:") as archive:
             for member in archive:
                 if member.isreg() and not member.issparse():
-                    name = Path(member.name).name
-                    if name in found:
-                        raise DataError(f"{path} holds two files named {name}")
-                    found[name] = (member.offset_data, member.size)
+                    yield Path(member.name).name, member.offset_data, member.size
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(f"cannot read {path} as an uncompressed tar: {error}") from error
-    return found
 
 
-class PlaceTable(NamedTuple):
-    """A table of patches: every column, and the places of its rows."""
-
-    table: pa.Table
-    places: npt.NDArray[np.float64]
-
-
-def read_place_table(path: Path, *, lat: str | None = None, lon: str | None = None) -> PlaceTable:
-    """Read a CSV or Parquet file with coordinates in degrees."""
-    table = read_table(path)
-    return PlaceTable(table=table, places=places_of(table, str(path), lat=lat, lon=lon))
-
-
-def read_table(path: Path) -> pa.Table:
-    """Read a CSV (also tab-separated) or Parquet file."""
+def read_index(path: Path, *, lat: str | None = None, lon: str | None = None) -> tuple[pa.Table, Floats]:
+    """Every column of a CSV or Parquet file, and the places (N, 2) of its rows."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
-    try:
-        if path.suffix.lower() == ".parquet":
-            return pa.parquet.read_table(path)
-        separator = "\t" if path.suffix.lower() == ".tsv" else ","
-        return pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter=separator))
-    except (pa.ArrowException, OSError) as error:
-        raise TableError(f"cannot read {path} as a table: {' '.join(str(error).split())}") from error
-
-
-def places_of(table: pa.Table, name: str, *, lat: str | None = None, lon: str | None = None) -> npt.NDArray[np.float64]:
-    """The places (N, 2) of a table's rows from the columns named, or from the first that is usually called so."""
-    chosen = [
-        find_column(table.column_names, lat, LATITUDE_NAMES, "latitude", name),
-        find_column(table.column_names, lon, LONGITUDE_NAMES, "longitude", name),
-    ]
-    try:
-        columns = [table[column].cast(pa.float64()).to_numpy() for column in chosen]
-    except pa.ArrowException as error:
-        raise TableError(f"{name} has text where coordinates belong, in {' or '.join(chosen)}") from error
-    return as_places(np.stack(columns, axis=-1))
-
-
-def find_column(columns: Sequence[str], wanted: str | None, usual: tuple[str, ...], what: str, name: str) -> str:
-    """A column by its name, or by the names such a column usually has, whatever their case."""
-    lowered = {column.lower(): column for column in reversed(columns)}
-    known = [wanted] if wanted in columns else []
-    found = known if wanted is not None else [lowered[candidate] for candidate in usual if candidate in lowered]
-    if found:
-        return str(found[0])
-    missing = f"column {wanted!r}" if wanted is not None else f"{what} column ({', '.join(usual)})"
-    raise TableError(f"{name} has no {missing}; it has: {', '.join(columns)}")
+    with open_points(str(path), lat=lat, lon=lon) as points:
+        batches = list(points.batches)
+    return pa.Table.from_batches([batch.rows for batch in batches]), np.concatenate([one.latlon for one in batches])
 
 
 def check_names(names: Sequence[Any], folder: Path, table: str) -> tuple[str, ...]:
-    """Return file names that stay inside their folder, or say which one does not."""
+    """File names that stay inside their folder; a name that does not is refused."""
     root = folder.resolve()
     for row, name in enumerate(names):
         if not isinstance(name, str) or not (root / name).resolve().is_relative_to(root):
             raise DataError(f"row {row} of {table} names {name!r}, which is not a file inside {folder}")
     return tuple(names)
-
-
-NAMES_IN_A_MESSAGE = 20
-NEIGHBOURS = (0, 1, -1, KEYS_AROUND, -KEYS_AROUND, KEYS_AROUND + 1, KEYS_AROUND - 1, 1 - KEYS_AROUND, -1 - KEYS_AROUND)
-"""Steps between keys of places that differ by a rounding; the place itself comes first."""
-
-WhenBroken = Literal["raise", "skip"]
-Decode = Callable[[bytes, str], npt.NDArray[np.float32]]
-"""From a patch's bytes and name to (C, H, W)."""
 
 
 class Broken(NamedTuple):
@@ -223,48 +175,55 @@ class Broken(NamedTuple):
         return f"{self.name} ({self.reason})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchSet:
+    """Patches as a folder holds them."""
+
+    kind: str
+    """The name of the source."""
+    reader: PatchReader
+    places: Floats
+    """(N, 2) degrees."""
+    bands: tuple[str, ...]
+    decode: Callable[[bytes, str], Tiles]
+    """From a patch's bytes and name to (C, H, W)."""
+    least_bytes: int = 1
+    """Smaller patches are broken downloads."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What else the record says."""
+
+
 class LocatedPatches:
     """Patches that know their places; `tiles` finds them by place, to a millionth of a degree.
 
-    Patches missing or smaller than `least_bytes` are broken downloads. With `check="read"` every patch is also decoded
-    once, which finds damage of any kind. Broken patches are an error that names them, or with `broken="skip"` they are
-    left out and listed in `.broken`.
+    Patches that are missing or too small are broken. With `check="read"` every patch is also decoded once, which finds
+    damage of any kind. Broken patches are an error that names them; with `broken="skip"` they are left out and listed
+    in `.broken`. Patches larger than `size` are cropped to their middle.
     """
 
     def __init__(
-        self,
-        reader: PatchReader,
-        places: npt.NDArray[np.float64],
-        *,
-        kind: str,
-        bands: tuple[str, ...],
-        decode: Decode,
-        size: int | None = None,
-        least_bytes: int = 1,
-        broken: WhenBroken = "raise",
-        check: Literal["size", "read"] = "size",
-        settings: dict[str, Any] | None = None,
+        self, patches: PatchSet, *, size: int | None = None, broken: WhenBroken = "raise", check: Check = "size"
     ) -> None:
-        self.kind, self._bands, self._decode = kind, bands, decode
-        self.reader, self.settings = reader, dict(settings or {})
-        self._all_places = as_places(places)
-        self.size = None if size is None else check_tile_size(size)
-        found = _too_small(reader, least_bytes)
+        self.patches, self.reader, self.bands = patches, patches.reader, patches.bands
+        if size is not None and size < 1:
+            raise ConfigError(f"a tile of {size} pixels a side cannot be read; size must be at least 1")
+        self.size = size
+        self._all_places = as_places(patches.places)
+        sizes = self.reader.sizes()
+        found = {
+            number: "missing" if sizes[number] < 0 else f"only {sizes[number]} bytes"
+            for number in np.flatnonzero(sizes < patches.least_bytes).tolist()
+        }
         if check == "read":
-            found |= self._unreadable(number for number in range(len(places)) if number not in found)
-        self.broken = tuple(Broken(reader.names[number], reason) for number, reason in sorted(found.items()))
+            found |= self._unreadable([number for number in range(len(sizes)) if number not in found])
+        self.broken = tuple(Broken(self.reader.names[number], reason) for number, reason in sorted(found.items()))
         if self.broken and broken == "raise":
             raise DataError(f"{_listing(self.broken)}; pass broken='skip' to leave them out")
-        self._numbers = np.array([number for number in range(len(places)) if number not in found], dtype=np.int64)
+        self._numbers = np.array([number for number in range(len(sizes)) if number not in found], dtype=np.int64)
         self._keys, self._order = self._index()
 
     @property
-    def bands(self) -> tuple[str, ...]:
-        """The names of the bands."""
-        return self._bands
-
-    @property
-    def places(self) -> npt.NDArray[np.float64]:
+    def places(self) -> Floats:
         """Where the patches lie, (N, 2) in degrees, in the order of the table; broken ones left out."""
         return self._all_places[self._numbers]
 
@@ -276,30 +235,26 @@ class LocatedPatches:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def tiles(self, latlon: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    def tiles(self, latlon: Floats) -> Tiles:
         """The patches of places (N, 2) as (N, C, H, W); damaged ones are an error that names all of them."""
         numbers = self.find(latlon)
-        rows_of: dict[int, list[int]] = {}
-        for row, number in enumerate(numbers.tolist()):
-            rows_of.setdefault(number, []).append(row)
-        result: npt.NDArray[np.float32] | None = None
+        side = self.size or 0
+        result: Tiles = np.empty((0, len(self.bands), side, side), dtype=np.float32)
         damaged: list[Broken] = []
-        for number, content in self.reader.read_many(list(rows_of)):
+        for number, content in self.reader.read_many(list(dict.fromkeys(numbers.tolist()))):
             try:
-                patch = self._patch(number, content, like=result)
+                patch = self._patch(number, content)
+                if not len(result):
+                    result = np.empty((len(numbers), *patch.shape), dtype=np.float32)
+                if result.shape[1:] != patch.shape:
+                    given, others = (f"{shape[-1]} x {shape[-2]}" for shape in (patch.shape, result.shape))
+                    raise DataError(f"{self.reader.names[number]} is {given} pixels, others {others}; give a size")
+                result[numbers == number] = patch
             except DataError as error:
                 damaged.append(Broken(self.reader.names[number], str(error)))
-                continue
-            if result is None:
-                result = np.empty((len(numbers), *patch.shape), dtype=np.float32)
-            result[rows_of[number]] = patch
         if damaged:
             raise DataError(_listing(damaged))
-        return (
-            result
-            if result is not None
-            else np.empty((0, len(self._bands), self.size or 0, self.size or 0), np.float32)
-        )
+        return result
 
     def find(self, latlon: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The number of the patch at each place (N, 2) -> (N,), or an error that names a place without one."""
@@ -313,18 +268,19 @@ class LocatedPatches:
         if (found < 0).any():
             row = int((found < 0).argmax())
             lat, lon = places[row]
-            raise DataError(f"no patch of {self.kind} lies at lat {lat:.7g}, lon {lon:.7g} (row {row}); see .places")
+            kind = self.patches.kind
+            raise DataError(f"no patch of {kind} lies at lat {lat:.7g}, lon {lon:.7g} (row {row}); see .places")
         return found
 
     def describe(self) -> dict[str, Any]:
         """The patches' record."""
         return {
-            "kind": self.kind,
+            "kind": self.patches.kind,
             **self.reader.describe(),
-            "bands": list(self._bands),
+            "bands": list(self.bands),
             "size": self.size,
             "broken": [str(patch) for patch in self.broken],
-            **self.settings,
+            **self.patches.settings,
             "packages": {name: package_version(name) for name in ("pillow", "rasterio")},
         }
 
@@ -340,44 +296,39 @@ class LocatedPatches:
             raise DataError(f"{first} and {second} both claim the place lat {lat:.7g}, lon {lon:.7g}; keep one of them")
         return keys, numbers
 
-    def _patch(
-        self, number: int, content: bytes, *, like: npt.NDArray[np.float32] | None = None
-    ) -> npt.NDArray[np.float32]:
+    def _patch(self, number: int, content: bytes) -> Tiles:
         name = self.reader.names[number]
-        patch = self._decode(content, name)
-        if len(patch) != len(self._bands):
-            raise DataError(f"{name} has {len(patch)} bands, not {len(self._bands)}")
-        patch = patch if self.size is None else _crop(patch, self.size, name)
-        if like is not None and like.shape[1:] != patch.shape:
-            (height, width), (others_height, others_width) = patch.shape[1:], like.shape[2:]
-            raise DataError(
-                f"{name} is {width} x {height} pixels, others {others_width} x {others_height}; give a size"
-            )
-        return patch
+        patch = self.patches.decode(content, name)
+        if len(patch) != len(self.bands):
+            raise DataError(f"{name} has {len(patch)} bands, not {len(self.bands)}")
+        height, width = patch.shape[1:]
+        if self.size is None:
+            return patch
+        if min(height, width) < self.size:
+            raise DataError(f"{name} is {width} x {height} pixels, smaller than the size {self.size}")
+        top, left = (height - self.size) // 2, (width - self.size) // 2
+        return patch[:, top : top + self.size, left : left + self.size]
 
-    def _unreadable(self, numbers: Iterable[int]) -> dict[int, str]:
+    def _unreadable(self, numbers: list[int]) -> dict[int, str]:
         found = {}
-        for number in numbers:
-            for _, content in self.reader.read_many([number]):
-                try:
-                    self._patch(number, content)
-                except DataError as error:
-                    found[number] = str(error)
+        for number, content in self.reader.read_many(numbers):
+            try:
+                self._patch(number, content)
+            except DataError as error:
+                found[number] = str(error)
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeImage:
-    """Decodes ordinary pictures, in the mode given and scaled: 8-bit values to [0, 1] unless a scale is given."""
+def decode_image(content: bytes, name: str, *, mode: str | None, scale: float | None) -> Tiles:
+    """An ordinary picture as (C, H, W), in a mode and scaled: 8-bit values to [0, 1] unless a scale is given."""
+    pixels = decode_picture(content, name=name, mode=mode)
+    factor = scale if scale is not None else 1 / 255 if pixels.dtype == np.uint8 else 1.0
+    return pixels.astype(np.float32) * np.float32(factor)
 
-    mode: str | None
-    scale: float | None
 
-    def __call__(self, content: bytes, name: str) -> npt.NDArray[np.float32]:
-        """From bytes to (C, H, W)."""
-        pixels = decode_picture(content, name=name, mode=self.mode)
-        scale = self.scale if self.scale is not None else 1 / 255 if pixels.dtype == np.uint8 else 1.0
-        return pixels.astype(np.float32) * np.float32(scale)
+def picture_decoder(bands: int, scale: float | None) -> Callable[[bytes, str], Tiles]:
+    """Colour for three bands and gray for one, whatever the picture's own mode; with a scale, values as they are."""
+    return partial(decode_image, mode={1: "L", 3: "RGB"}.get(bands) if scale is None else None, scale=scale)
 
 
 def image_folder(
@@ -391,48 +342,30 @@ def image_folder(
     bands: Sequence[str] = MODES["RGB"].bands,
     scale: float | None = None,
     broken: WhenBroken = "raise",
-    check: Literal["size", "read"] = "size",
+    check: Check = "size",
 ) -> LocatedPatches:
     """A folder of pictures with a CSV or Parquet table of their names and coordinates.
 
-    Three bands are read as colour and one as gray whatever the picture's own mode; any other number must be the
-    picture's own (a TIFF). Patches larger than `size` are cropped to their middle.
+    Three bands are read as colour and one as gray; any other number must be the picture's own (a TIFF).
     """
     path = Path(table) if Path(table).is_file() else Path(folder) / table
-    rows, places = read_place_table(path, lat=lat_column, lon=lon_column)
-    names = rows[find_column(rows.column_names, file_column, FILE_NAMES, "file name", str(path))].to_pylist()
-    return LocatedPatches(
-        PatchFiles(folder=Path(folder), names=check_names(names, Path(folder), str(path)), index=path),
-        places,
+    rows, places = read_index(path, lat=lat_column, lon=lon_column)
+    lowered = {column.lower(): column for column in reversed(rows.column_names)}
+    usual = next((lowered[name] for name in FILE_NAMES if name in lowered), None)
+    column = usual if file_column is None else file_column
+    if column not in rows.column_names:
+        missing = f"column {column!r}" if column else f"file name column ({', '.join(FILE_NAMES)})"
+        raise TableError(f"{path} has no {missing}; it has: {', '.join(rows.column_names)}")
+    names = check_names(rows[column].to_pylist(), Path(folder), str(path))
+    patches = PatchSet(
         kind="image-folder",
+        reader=PatchFiles(folder=Path(folder), names=names, index=path),
+        places=places,
         bands=tuple(bands),
-        decode=decoder_for(len(bands), scale),
-        size=size,
-        broken=broken,
-        check=check,
+        decode=picture_decoder(len(bands), scale),
         settings={"scale": scale},
     )
-
-
-def decoder_for(bands: int, scale: float | None) -> DecodeImage:
-    """Colour for three bands, gray for one, whatever the file holds otherwise."""
-    return DecodeImage(mode={1: "L", 3: "RGB"}.get(bands) if scale is None else None, scale=scale)
-
-
-def _too_small(reader: PatchReader, least_bytes: int) -> dict[int, str]:
-    sizes = reader.sizes()
-    return {
-        int(number): "missing" if sizes[number] < 0 else f"only {sizes[number]} bytes"
-        for number in np.flatnonzero(sizes < least_bytes)
-    }
-
-
-def _crop(patch: npt.NDArray[np.float32], size: int, name: str) -> npt.NDArray[np.float32]:
-    height, width = patch.shape[1:]
-    if min(height, width) < size:
-        raise DataError(f"{name} is {width} x {height} pixels, smaller than the size {size} asked for")
-    top, left = (height - size) // 2, (width - size) // 2
-    return patch[:, top : top + size, left : left + size]
+    return LocatedPatches(patches, size=size, broken=broken, check=check)
 
 
 def _listing(patches: Sequence[Broken]) -> str:

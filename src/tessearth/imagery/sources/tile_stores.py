@@ -1,12 +1,14 @@
 """Where the encoded tiles of a Web Mercator pyramid lie: an MBTiles file, a folder, or a server the user names.
 
-Tiles are numbered z/x/y with y growing southward (XYZ). Each store reads many tiles in one call and opens what it needs
-for that call alone, so it can move freely between threads and processes.
+Tiles are numbered z/x/y with y growing southward (XYZ). Each store reads many tiles in one call, in the order they are
+listed and None for a tile that is not there; it opens what it needs for that call alone, so it can move freely between
+threads and processes.
 """
 
 import contextlib
 import hashlib
 import http.client
+import itertools
 import os
 import re
 import sqlite3
@@ -26,16 +28,16 @@ from tessearth.version import __version__
 DEEPEST_ZOOM = 24
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 NOT_THERE = {204, 404, 410}
-"""Answers by which a server says that it has no such tile."""
+"""A server's status codes for a tile it does not have."""
 WORTH_RETRYING = {408, 429, 500, 502, 503, 504}
 MOST_BYTES = 16 * 2**20
 """Of one tile, from a server or a file."""
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
 STEPS_AT_ONCE = 100_000
 MOST_STEPS = 200_000_000
-"""Of SQLite's machine for one question, some seconds: finding a tile by an index takes a few dozen."""
+"""Of SQLite's machine for one query, some seconds: finding a tile by an index takes a few dozen."""
 DEADLINE = 3.0
-"""A tile may take so many times as long as the server may be silent; one that trickles in is asked for again."""
+"""How many times the server's timeout a tile may take; one that trickles in is requested again."""
 
 
 class Tile(NamedTuple):
@@ -49,7 +51,7 @@ class Tile(NamedTuple):
         return f"{self.z}/{self.x}/{self.y}"
 
     def parent(self, levels: int = 1) -> "Tile":
-        """The tile that covers this one so many zooms above."""
+        """The tile that covers this one some levels of zoom above."""
         return Tile(self.z - levels, self.x >> levels, self.y >> levels)
 
     def flipped(self) -> "Tile":
@@ -69,7 +71,7 @@ class TileStore(Protocol):
         """What to call the store in messages: a path or a URL without secrets."""
 
     def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles in the order asked for, None for those that are not there."""
+        """The encoded tiles in this order, None for those that are not there."""
 
     def describe(self) -> dict[str, Any]:
         """Where the tiles come from, ready for JSON."""
@@ -81,14 +83,11 @@ def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool =
     if re.match(r"[a-z]+://", text, re.IGNORECASE):
         return UrlTiles.of(text, max_zoom=max_zoom, tms=tms)
     path = Path(location)
-    if not os.path.exists(path):  # unlike the path's own test, it knows names that are too long
-        raise DataError(
-            f"there are no tiles at {location}: give an .mbtiles file, a folder of z/x/y.png or a URL template"
-        )
-    if path.is_file():
-        return MBTiles.of(path, max_zoom=max_zoom)
-    if path.is_dir():
-        return FolderTiles.of(path, max_zoom=max_zoom, tms=tms)
+    if os.path.exists(path):  # unlike the path's own test, it knows names that are too long
+        if path.is_file():
+            return MBTiles.of(path, max_zoom=max_zoom)
+        if path.is_dir():
+            return FolderTiles.of(path, max_zoom=max_zoom, tms=tms)
     raise DataError(f"there are no tiles at {location}: give an .mbtiles file, a folder of z/x/y.png or a URL template")
 
 
@@ -113,7 +112,7 @@ class MBTiles:
             raise DataError(f"{path} has zoom levels from {lowest!r} to {highest!r}, not whole numbers")
         if kind is not None and kind[0] in {"pbf", "mvt"}:
             raise DataError(f"{path} holds vector tiles ({kind[0]}), not pictures")
-        return cls(path, _zoom_range(int(lowest), int(highest), max_zoom))
+        return cls(path, _zoom_range(lowest, highest, max_zoom))
 
     @property
     def name(self) -> str:
@@ -121,7 +120,7 @@ class MBTiles:
         return str(self.path)
 
     def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles in the order asked for, None for those that are not there."""
+        """The encoded tiles."""
         query = "select tile_data from tiles where zoom_level = ? and tile_column = ? and tile_row = ?"
         with _connect(self.path) as connection:
             found = [_first_row(connection, query, tile.flipped()) for tile in tiles]
@@ -141,7 +140,7 @@ class MBTiles:
 
 @contextlib.contextmanager
 def _connect(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a file to read what it holds and no more: its views may be anybody's SQL."""
+    """Open a file to read only: its views may be any SQL."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             connection.execute("pragma trusted_schema = off")
@@ -155,7 +154,9 @@ def _connect(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _first_row(connection: sqlite3.Connection, query: str, values: Sequence[int] = ()) -> tuple[Any, ...] | None:
-    connection.set_progress_handler(_Effort(), STEPS_AT_ONCE)
+    """The first row of a query, ended after `MOST_STEPS`; time spent waiting for a disk does not count."""
+    rounds = itertools.count(1)
+    connection.set_progress_handler(lambda: next(rounds) * STEPS_AT_ONCE > MOST_STEPS, STEPS_AT_ONCE)
     row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
     return row
 
@@ -163,17 +164,6 @@ def _first_row(connection: sqlite3.Connection, query: str, values: Sequence[int]
 def _allow_reading(action: int, *_: object) -> int:
     """Views are part of the format; one that calls itself may never end."""
     return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
-
-
-class _Effort:
-    """Counts the steps of SQLite's machine; time spent waiting for a disk is not the file's fault."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def __call__(self) -> bool:
-        self.steps += STEPS_AT_ONCE
-        return self.steps > MOST_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +193,8 @@ class FolderTiles:
         return str(self.folder)
 
     def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles in the order asked for, None for those that are not there."""
-        return [self._read(tile) for tile in tiles]
+        """The encoded tiles."""
+        return [self._read(*(tile.flipped() if self.tms else tile)) for tile in tiles]
 
     def describe(self) -> dict[str, Any]:
         """The folder's record: a hash of all names and sizes, for hashing all tiles would cost as much as reading."""
@@ -216,8 +206,7 @@ class FolderTiles:
         digest = hashlib.sha256("\n".join(listing).encode()).hexdigest()
         return {"store": "folder", "name": self.folder.name, "files": len(listing), "sha256_of_listing": digest}
 
-    def _read(self, tile: Tile) -> bytes | None:
-        z, x, y = tile.flipped() if self.tms else tile
+    def _read(self, z: int, x: int, y: int) -> bytes | None:
         for suffix in self.suffixes:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 return (self.folder / str(z) / str(x) / f"{y}{suffix}").read_bytes()
@@ -240,10 +229,9 @@ class UrlTiles:
     @classmethod
     def of(cls, template: str, *, max_zoom: int | None = None, tms: bool = False) -> "UrlTiles":
         """Check a template; how deep a server goes cannot be asked, so `max_zoom` must be given."""
-        bare = template.replace("{z}", "").replace("{x}", "").replace("{y}", "")
         if not template.lower().startswith(("http://", "https://")):
             raise ConfigError(f"tiles are read over http or https only, not from {_public(template)}")
-        if any(part not in template for part in ("{z}", "{x}", "{y}")) or "{" in bare or "}" in bare:
+        if set(re.findall("{[zxy]}|[{}]", template)) != {"{x}", "{y}", "{z}"}:
             raise ConfigError(
                 f"a tile URL needs {{z}}, {{x}} and {{y}} and nothing else in braces: {_public(template)}"
             )
@@ -257,7 +245,7 @@ class UrlTiles:
         return _public(self.template)
 
     def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles in the order asked for, several at a time, None for those the server does not have."""
+        """The encoded tiles, several at a time."""
         with ThreadPoolExecutor(self.connections) as pool:
             return list(pool.map(self._read, tiles))
 
