@@ -125,7 +125,10 @@ def encode(tracer: Tracer, folder: Path) -> None:
 
     lat, lon = np.random.default_rng(0).uniform((-90, -180), (90, 180), (2000, 2)).T
     pq.write_table(pa.table({"id": np.arange(2000), "lat": lat, "lon": lon}), folder / "places.parquet")
-    files = ("--input", folder / "places.parquet", "--output", folder / "out.parquet")
+    call = [sys.executable, "-m", "tessearth", "encode", "--help"]
+    told = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    output = "--output" if "--output" in told else "--out"  # as older trees call it
+    files = ("--input", folder / "places.parquet", output, folder / "out.parquet")
     traced(tracer, lambda: tessearth("encode", "--model", "earth-small", "--device", "cpu", *files))
 
 

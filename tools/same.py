@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -77,11 +78,11 @@ record_every = 5
 """A recipe with every part of training in it: two sources, views, components, all terms, a start from the data."""
 VARIANTS: dict[str, dict[str, object]] = {
     "fast": {},
-    "plain": {"exact": True},
+    "plain": {"strategy": "plain"},
     "fast top_k=8": {"top_k": 8},
-    "plain top_k=8": {"top_k": 8, "exact": True},
+    "plain top_k=8": {"top_k": 8, "strategy": "plain"},
     "fast float64": {"precision": "float64"},
-    "plain bfloat16": {"precision": "bfloat16", "exact": True},
+    "plain bfloat16": {"precision": "bfloat16", "strategy": "plain"},
     "fast bfloat16": {"precision": "bfloat16"},
     "fast float16": {"precision": "float16"},
 }
@@ -120,29 +121,44 @@ def command(*spellings: list[object]) -> None:
 
 def encode(model: object, source: Path, output: Path) -> None:
     """`tessearth encode` of a table on the CPU."""
-    command(["encode", "--model", model, "--device", "cpu", "--input", source, "--output", output])
+    shared = ["encode", "--model", model, "--device", "cpu", "--input", source]
+    command(*([*shared, option, output] for option in ("--out", "--output")))
+
+
+def export(model: str, out: Path) -> None:
+    """`tessearth export`, by the suffix of the file."""
+    command(["export", "--model", model, "--out", out], ["export", model, "--out", out])
+
+
+def open_embedder(model: object, **options: object) -> Any:
+    """An `Embedder` on the CPU; the plain strategy was once the option `exact`."""
+    from tessearth import Embedder
+
+    try:
+        return Embedder(model, device="cpu", **options)
+    except TypeError:
+        plain = options.pop("strategy", "")
+        return Embedder(model, device="cpu", exact=plain == "plain", **options)
 
 
 def embeddings(work: Path) -> Iterator[Line]:
     """Models of both sizes, an untrained one, the parity checkpoints and baselines, one place and many."""
-    from tessearth import Embedder
-
     parity = os.environ["SAME_PARITY"]
     found = [folder.parent for folder in sorted(Path(parity).glob("*/config.json"))] if parity else []
     if not found:
         yield "embeddings: no parity checkpoints (--parity)", "left out"
     for model in ("earth", "earth-small", "untrained", *found):
         for variant, options in VARIANTS.items():
-            embed = Embedder(model, device="cpu", **options)
+            embed = open_embedder(model, **options)
             for count in (1, 7, 5000) if variant in ("fast", "plain") else (7, 500):
                 yield f"{Path(model).name}, {variant}, {count:,} places", digest(embed(places(count)))
-        embed = Embedder(model, device="cpu")
+        embed = open_embedder(model)
         yield f"{Path(model).name}, fingerprint", embed.fingerprint()[:16]
         for method in ("explain", "support", "nearest_sites"):
             parts = getattr(embed, method)(places(50))
             yield f"{Path(model).name}, {method}", " ".join(digest(part) for part in parts if part is not None)
     for model in BASELINES:
-        yield f"baseline {model}", digest(Embedder(model, device="cpu")(places(500)))
+        yield f"baseline {model}", digest(open_embedder(model)(places(500)))
 
 
 def scores(work: Path) -> Iterator[Line]:
@@ -151,11 +167,19 @@ def scores(work: Path) -> Iterator[Line]:
     wet, high = np.sin(np.deg2rad(3 * latlon[:, 0])) > 0.2, np.cos(np.deg2rad(latlon[:, 0])) * latlon[:, 1]
     rows = "".join(f"{a!r},{o!r},{w},{h!r}\n" for (a, o), w, h in zip(latlon.tolist(), wet, high.tolist(), strict=True))
     (work / "own.csv").write_text("lat,lon,wet,high\n" + rows)
-    own = ["--task", f"{work / 'own.csv'}:wet:classify", "--task", f"{work / 'own.csv'}:high:regress"]
+    own = [f"{work / 'own.csv'}:wet:classify", f"{work / 'own.csv'}:high:regress"]
     tasks = "embedded" if os.environ.get("SAME_FULL") else "koppen,elevation"
     runs = {
-        "own tables": [*own, "--splits", "random,10deg,20deg,few100", "--probes", "ridge,knn", "--references"],
-        "a network": [*own[:2], "--splits", "few10", "--probes", "mlp", "--no-references"],
+        "own tables": [
+            "--tasks",
+            ",".join(own),
+            "--splits",
+            "random,10deg,20deg,few100",
+            "--probes",
+            "ridge,knn",
+            "--references",
+        ],
+        "a network": ["--tasks", own[0], "--splits", "few10", "--probes", "mlp", "--no-references"],
         "embedded": ["--tasks", tasks, "--splits", "10deg,few100", "--probes", "ridge", "--no-references"],
     }
     for name, parts in runs.items():
@@ -283,7 +307,7 @@ def exports(work: Path) -> Iterator[Line]:
     import onnxruntime
 
     out = work / "m.onnx"
-    command(["export", "earth-small", "--out", out])
+    export("earth-small", out)
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     given = session.get_inputs()[0]
     kind = np.float64 if "double" in given.type else np.float32
@@ -292,7 +316,7 @@ def exports(work: Path) -> Iterator[Line]:
         yield f"onnx of earth-small: {output.name}", digest(answer)
     encode(out, work / "p.csv", work / "by-onnx.npy")
     yield "encode with the onnx file", digest(np.load(work / "by-onnx.npy"))
-    command(["export", "earth-small", "--out", work / "m.safetensors"])
+    export("earth-small", work / "m.safetensors")
     for name, array in _arrays(work / "m.safetensors").items():
         yield f"safetensors of earth-small: {name}", digest(array)
 
