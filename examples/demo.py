@@ -26,9 +26,9 @@ from tessearth.evaluation.report import score_grid
 from tessearth.evaluation.results import score_tables
 from tessearth.figures.kinds import draw
 from tessearth.figures.request import Request
-from tessearth.figures.scores import Predicted
 from tessearth.labels import LABELS, load_benchmark, prepare_labels
 from tessearth.plotting import build_view, draw_numbers, new_figure
+from tessearth.plotting.places import Predicted
 from tessearth.plotting.views import add_colour_bar
 from tessearth.storage.files import locked_folder, write_bytes
 from tessearth.training.loop import pretrain
@@ -250,8 +250,7 @@ def show_probe(page: Page, task: Task, embed: tessearth.Embedder) -> None:
         told = Predicted(
             latlon=task.latlon[rows.test],
             truth=task.target[rows.test],
-            said=predicted,
-            scores={name: f"R2 {value:.3f}" for name, value in scores.items()},
+            said={f"{name} (R2 {scores[name]:.3f})": values for name, values in predicted.items()},
             unit="elevation (m)",
         )
         page.figure(

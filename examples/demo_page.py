@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tessearth.errors import OutputError
-from tessearth.evaluation.report import STYLE
+from tessearth.evaluation.report import page_style
 from tessearth.plotting import paper_style, save_figure
 from tessearth.storage.files import write_bytes
 
@@ -84,7 +84,7 @@ class Page:
     def write(self, title: str) -> None:
         """Write the page in one step."""
         head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{MARK}'
-        head += f"<title>{html.escape(title)}</title><style>{STYLE}{OWN_STYLE}</style>"
+        head += f"<title>{html.escape(title)}</title><style>{page_style()}{OWN_STYLE}</style>"
         body = "\n".join([f"<h1>{html.escape(title)}</h1>", *self.body])
         page = f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{body}\n</body>\n</html>\n'
         write_bytes(self.path, page.encode())

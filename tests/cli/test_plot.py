@@ -118,8 +118,8 @@ def test_kept_sites_are_scored_when_no_table_is_given(
     scores = plot_scores.score_top_k(str(model), [1, 40])
     assert [score.x for score in scores] == [1, 40]
     assert scores[0].r2 != scores[1].r2
-    whole = plot_scores.predict([f"tiny:{model}"], f"{table}:warmth:regress").scores["tiny"]
-    assert whole == f"R2 {scores[1].r2:.3f}"  # with every site kept it is the model itself
+    (whole,) = plot_scores.predict([f"tiny:{model}"], f"{table}:warmth:regress").said
+    assert whole == f"tiny (R2 {scores[1].r2:.3f})"  # with every site kept it is the model itself
     out = tmp_path / "k.svg"
     assert tessearth("plot", "performance", "--set", "x=top_k", "--model", model, "--out", out).status == 0
     assert "sites kept per place k" in out.read_text()

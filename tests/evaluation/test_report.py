@@ -1,18 +1,14 @@
 """The report: tables with their marks, a page that stands alone, maps that show something."""
 
 import html.parser
-import io
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tessearth.embedding import cache as cache_module
-from tessearth.evaluation import maps, report
-from tessearth.evaluation.maps import choose_view, draw_maps, equal_earth
+from tessearth.evaluation import report
 from tessearth.evaluation.report import (
     Entry,
     Grid,
@@ -21,13 +17,12 @@ from tessearth.evaluation.report import (
     Paragraph,
     build_report,
     class_grid,
-    spoken_score,
+    format_score,
     to_html,
     to_markdown,
 )
 from tessearth.evaluation.results import Breakdown, ClassTable
-from tessearth.evaluation.runner import Prediction, evaluate
-from tessearth.evaluation.tasks import Task
+from tessearth.evaluation.runner import evaluate
 from tests.conftest import tiny_encoder
 from tests.evaluation.fabricate import PLACES, class_task, number_task, results_of
 
@@ -121,10 +116,10 @@ def test_best_is_bold_second_italic_and_a_winning_reference_is_named() -> None:
 
 
 def test_numbers_are_said_as_the_paper_says_them() -> None:
-    assert spoken_score("accuracy", 0.7784, 0.0042) == "77.8 ± 0.4"
-    assert spoken_score("R2", 0.9456) == "0.946"
-    assert spoken_score("R2", -0.00001) == "0.000"
-    assert spoken_score("R2", None) == "-"
+    assert format_score("accuracy", 0.7784, 0.0042) == "77.8 ± 0.4"
+    assert format_score("R2", 0.9456) == "0.946"
+    assert format_score("R2", -0.00001) == "0.000"
+    assert format_score("R2", None) == "-"
 
 
 def test_text_cannot_break_out_of_its_place() -> None:
@@ -170,7 +165,7 @@ def test_without_matplotlib_the_report_says_so(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     evaluate({"tiny": tiny_encoder(dtype=torch.float32)}, [number_task()], ["random"], out=tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "There are none: maps of predictions needs an optional part that is not installed" in text
+    assert "There are none: a figure needs an optional part that is not installed" in text
     assert not (tmp_path / "out" / "maps").exists()
 
 
@@ -182,65 +177,3 @@ def test_maps_can_be_of_models_named_or_of_none(tmp_path: Path, monkeypatch: pyt
     for wanted in ([], ["a", "majority"]):
         evaluate(models, [number_task()], ["random"], out=tmp_path / "out", maps=wanted)
     assert [caption.split(":")[0] for caption in drawn] == ["height, a, random-42", "height, majority, random-42"]
-
-
-def picture(task: Task, values: np.ndarray) -> np.ndarray:
-    rows = np.arange(len(task.target))
-    png = draw_maps(Prediction(task, "random", "random-42", rows, values, 0.5), "a title")
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(np.int64)
-
-
-def near_colour(pixels: np.ndarray, colour: str) -> int:
-    """How many pixels are close to a colour."""
-    wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
-    return int((np.abs(pixels - wanted).max(-1) < 12).sum())
-
-
-def test_maps_show_the_errors_that_are_there() -> None:
-    task = class_task()
-    right = picture(task, task.target)
-    wrong = picture(task, (task.target + 1) % 4)
-    assert right.std() > 10
-    third = right.shape[1] * 2 // 3
-    assert near_colour(right[:, third:], maps.RIGHT) > 10 * near_colour(right[:, third:], maps.WRONG)
-    assert near_colour(wrong[:, third:], maps.WRONG) > 10 * near_colour(wrong[:, third:], maps.RIGHT)
-    np.testing.assert_array_equal(right[50:300, : third // 2], wrong[50:300, : third // 2])  # the truth is the same
-
-
-@pytest.mark.parametrize("places", [PLACES, 20 + PLACES / 20, np.array([0.0, 180.0]) + PLACES / 20])
-def test_maps_of_numbers_are_not_blank_wherever_the_places_are(places: np.ndarray) -> None:
-    latlon = np.stack((places[:, 0], np.mod(places[:, 1] + 180, 360) - 180), axis=-1)
-    task = number_task(latlon=latlon)
-    pixels = picture(task, -task.target)
-    assert pixels.std() > 5
-    third = pixels.shape[1] * 2 // 3
-    colours = np.unique(pixels[:, third:].reshape(-1, 3), axis=0)
-    assert (colours[:, 0] - colours[:, 2] > 100).any()  # too low is orange
-    assert (colours[:, 2] - colours[:, 1] > 50).any()  # too high is violet
-
-
-def test_a_constant_prediction_and_a_perfect_one_can_be_drawn() -> None:
-    task = number_task()
-    assert picture(task, np.zeros(len(task.target))).std() > 5
-    assert picture(task, task.target).std() > 5
-
-
-def test_the_world_map_keeps_areas() -> None:
-    """The area element |d(x, y) / d(lat, lon)| / cos lat is the same everywhere."""
-    lat, lon = np.meshgrid(np.linspace(-85, 85, 35), np.linspace(-175, 175, 15))
-    places, step = np.stack((lat.ravel(), lon.ravel()), axis=-1), 1e-4
-    north, east = (
-        (equal_earth(places + change) - equal_earth(places - change)) / (2 * np.deg2rad(step))
-        for change in (np.array([step, 0.0]), np.array([0.0, step]))
-    )
-    area = np.abs(east[:, 0] * north[:, 1] - east[:, 1] * north[:, 0]) / np.cos(np.deg2rad(places[:, 0]))
-    np.testing.assert_allclose(area, area.mean(), rtol=1e-6)
-
-
-def test_a_local_map_is_chosen_for_a_part_of_the_world_also_across_the_antimeridian() -> None:
-    assert choose_view(PLACES).middle is None
-    fiji = np.array([[-18.0, 178.0], [-17.0, -179.0]])
-    view = choose_view(fiji)
-    assert view.middle == pytest.approx((-17.5, 179.5))
-    points = view.project(fiji)
-    assert np.ptp(points[:, 0]) == pytest.approx(3 * np.cos(np.deg2rad(17.5)))

@@ -13,7 +13,7 @@ from tessearth.evaluation.report import (
     Paragraph,
     build_report,
     class_grid,
-    markdown_table,
+    to_markdown,
 )
 from tessearth.evaluation.results import Breakdown, ClassTable, ContinentTable, Member, Model, Results, Skipped
 from tests.evaluation.fabricate import results_of
@@ -165,4 +165,4 @@ def test_up_to_ten_classes_are_all_shown_and_of_more_the_ends(classes: int, show
 def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:
     rows = ((Entry("x"), Entry("1"), Entry("2")),)
     for words, line in ((False, "| --- | ---: | ---: |"), (True, "| --- | --- | --- |")):
-        assert markdown_table(Grid(("", "a", "b"), rows, words)).splitlines() == ["|  | a | b |", line, "| x | 1 | 2 |"]
+        assert to_markdown([Grid(("", "a", "b"), rows, words)]).splitlines() == ["|  | a | b |", line, "| x | 1 | 2 |"]

@@ -181,7 +181,7 @@ def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(monkeypatch: pytest
     def fail(*_: object) -> None:
         raise OutputError("cannot write: no space left on device")
 
-    monkeypatch.setattr(cache_module, "write_prepared", fail)
+    monkeypatch.setattr(cache_module, "write_bytes", fail)
     assert evaluate({"tiny": ENCODER}, [number_task()], ["random"]).scores
 
 

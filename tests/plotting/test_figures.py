@@ -1,5 +1,6 @@
 """Every figure: drawn on, in its colours, with its words; and the numbers it says are those of its data."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.encoder.sites import TRAJECTORIES, read_trajectory
+from tessearth.encoder.sites import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.figures.scores import read_metrics, read_scores
@@ -33,10 +34,9 @@ from tessearth.plotting import (
     paper_style,
     save_figure,
 )
-from tessearth.plotting.animation import position_at
 from tessearth.plotting.colours import END, START
 from tessearth.plotting.places import class_colours
-from tessearth.plotting.sites import moved_km, sample_sites
+from tessearth.plotting.sites import moved_km, position_at, sample_sites
 from tessearth.plotting.tokens import most_telling, most_used, top_places
 from tessearth.sphere.voronoi_cells import build_cells
 from tests.plotting.pictures import distinct_colours, drawn_share, has_colour, read, render, words
@@ -150,17 +150,12 @@ def test_samples_of_sites_follow_their_seed() -> None:
     assert (first != sample_sites(1000, 0.3, 8)).any()
 
 
-def test_an_animation_moves_from_the_first_record_to_the_last(run: Path, tmp_path: Path) -> None:
+def test_an_animation_moves_from_the_first_record_to_the_last(run: Path) -> None:
     from PIL import Image
 
     trajectory = read_trajectory(run / TRAJECTORIES)
-    assert (
-        animate_migration(
-            tmp_path / "m.gif", trajectory.steps, trajectory.positions, View(), frames=3, share=1.0, width_cm=8
-        )
-        == 3
-    )
-    with Image.open(tmp_path / "m.gif") as film:
+    content = animate_migration(trajectory, View(), frames=3, share=1.0, width_cm=8)
+    with Image.open(io.BytesIO(content)) as film:
         assert film.n_frames == 3
         frames = []
         for number in range(3):
@@ -170,10 +165,10 @@ def test_an_animation_moves_from_the_first_record_to_the_last(run: Path, tmp_pat
     assert has_colour(frames[-1], START, 5)
     assert (frames[0] != frames[-1]).any(axis=-1).mean() > 0.002
     np.testing.assert_allclose(position_at(trajectory.positions, 3.0), trajectory.positions[3], atol=1e-6)
-    with pytest.raises(ConfigError, match=r"end it in \.gif"):
-        animate_migration(tmp_path / "m.png", trajectory.steps, trajectory.positions, View())
+    with pytest.raises(ConfigError, match="does not move"):
+        animate_migration(trajectory, View(), frames=1)
     with pytest.raises(DataError, match="two moments or more"):
-        animate_migration(tmp_path / "m.gif", trajectory.steps[:1], trajectory.positions[:1], View())
+        animate_migration(Trajectory(*(part[:1] for part in trajectory)), View())
 
 
 def test_token_maps_paint_attention_in_percent(axis: Any) -> None:

@@ -91,7 +91,7 @@ def compare(
 
     tessearth compare report-before report-after
     """
-    from tessearth.evaluation.report import NOTHING, spoken_score
+    from tessearth.evaluation.report import NOTHING, format_score
     from tessearth.evaluation.results import compare as find_differences
     from tessearth.evaluation.results import read_results
 
@@ -100,8 +100,8 @@ def compare(
     body = [
         (
             *(row.model, row.task, row.split, row.probe),
-            *(spoken_score(row.metric, value) for value in (row.first, row.second, row.difference)),
-            NOTHING if row.bound is None else spoken_score(row.metric, row.bound),
+            *(format_score(row.metric, value) for value in (row.first, row.second, row.difference)),
+            NOTHING if row.bound is None else format_score(row.metric, row.bound),
             row.verdict,
         )
         for row in rows

@@ -130,7 +130,8 @@ def draw(
     by 2048.
     """
     from tessearth.evaluation.geoprior import load_prior
-    from tessearth.plotting.places import check_map_path, world_grid, write_world_map
+    from tessearth.plotting.places import check_map_path, write_world_map
+    from tessearth.sphere.grids import world_grid
 
     check_map_path(out)
     saved = load_prior(prior)

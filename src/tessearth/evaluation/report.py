@@ -1,20 +1,21 @@
 """The report of an evaluation: the paper's tables, maps, breakdowns and all that was skipped, in Markdown and HTML."""
 
 import base64
-import html
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tessearth.errors import MissingExtraError, OutputError
-from tessearth.evaluation.maps import draw_maps
 from tessearth.evaluation.metrics import NAMES
 from tessearth.evaluation.results import Breakdown, Results, Row, ScoreTable, best_model, score_tables
 from tessearth.evaluation.runner import Prediction
+from tessearth.packages import require
 from tessearth.storage.files import write_bytes
 
 Emphasis = Literal["", "best", "second", "beats", "note"]
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Heading(NamedTuple):
@@ -68,7 +69,7 @@ BEATS = "†"
 NOTHING = "-"
 
 
-def spoken_score(metric: str, mean: float | None, spread: float | None = None) -> str:
+def format_score(metric: str, mean: float | None, spread: float | None = None) -> str:
     """Accuracy in percent, R2 as it is: "77.8 ± 0.4", "0.946"."""
     if mean is None:
         return NOTHING
@@ -77,116 +78,43 @@ def spoken_score(metric: str, mean: float | None, spread: float | None = None) -
     return f"{shown:.{digits}f}" + ("" if spread is None else f" ± {spread * factor:.{digits}f}")
 
 
-MARKDOWN: dict[Emphasis, str] = {"": "{}", "best": "**{}**", "second": "*{}*", "beats": f"{{}} {BEATS}", "note": "*{}*"}
-
-
-def to_markdown(blocks: Sequence[Block], figures: str) -> str:
-    """The report's text; its figures lie in the folder `figures` beside it."""
-    return "\n\n".join(_markdown_block(block, figures) for block in blocks) + "\n"
-
-
-def markdown_table(grid: Grid) -> str:
-    """A table with bars; words and the first column to the left, numbers to the right."""
-    lines = [grid.head, tuple("---" if grid.words or column == 0 else "---:" for column in range(len(grid.head)))]
-    rows = [tuple(_markdown_entry(entry) for entry in row) for row in grid.rows]
-    return "\n".join(f"| {' | '.join(map(_escape, line))} |" for line in [*lines, *rows])
-
-
-def _markdown_block(block: Block, figures: str) -> str:
-    match block:
-        case Heading(level, text):
-            return f"{'#' * level} {text}"
-        case Paragraph(text):
-            return text
-        case Listing(items):
-            return "\n".join(f"- {item}" for item in items)
-        case Grid():
-            return markdown_table(block)
-        case Figure(name, caption, _):
-            return f"![{caption}]({figures}/{name})"
-
-
-def _markdown_entry(entry: Entry) -> str:
-    return MARKDOWN[entry.emphasis].format(entry.text) if entry.text else ""
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #ffffff; --line: #d5d5d5; --soft: #f4f4f2; --quiet: #666; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e6e6; --paper: #16181b; --line: #3a3d42; --soft: #1f2226; --quiet: #a0a0a0; }
-}
-body { margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: var(--ink); background: var(--paper);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-thead th { background: var(--soft); } tbody th { font-weight: normal; }
-.words th, .words td { text-align: left; white-space: normal; vertical-align: top; }
-.second, .note { font-style: italic; } .best { font-weight: bold; } .note, .beats sup { color: var(--quiet); }
-figure { margin: 1.5rem 0; } figure img { max-width: 100%; background: #ffffff; border-radius: 4px; }
-figcaption { color: var(--quiet); }
-"""
-HTML: dict[Emphasis, str] = {
-    "": "{}",
-    "best": "<b>{}</b>",
-    "second": "<i>{}</i>",
-    "beats": f"{{}}<sup>{BEATS}</sup>",
-    "note": "{}",
-}
+def to_markdown(blocks: Sequence[Block], figures: str = "") -> str:
+    """The report's text; its pictures lie in the folder `figures` next to it."""
+    return _render("report.md", blocks, figures=figures)
 
 
 def to_html(blocks: Sequence[Block]) -> str:
-    """The whole page."""
+    """The whole page, its pictures inside."""
     title = next((block.text for block in blocks if isinstance(block, Heading)), "Report")
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
+    return _render("report.html", blocks, title=title)
+
+
+def page_style() -> str:
+    """The style sheet of the page."""
+    return (TEMPLATES / "report.css").read_text("utf-8")
+
+
+def _render(template: str, blocks: Sequence[Block], **values: str) -> str:
+    named = [(type(block).__name__.lower(), block) for block in blocks]
+    return str(_environment().get_template(template).render(blocks=named, beats=BEATS, **values))
+
+
+@functools.cache
+def _environment() -> Any:
+    jinja2 = require("jinja2", extra="eval", what="a report")
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=jinja2.select_autoescape(["html"]),
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    body = "\n".join(_html_block(block) for block in blocks)
-    head += f"<style>{STYLE}</style>"
-    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{body}\n</body>\n</html>\n'
-
-
-def _html_block(block: Block) -> str:
-    match block:
-        case Heading(level, text):
-            return f"<h{level}>{html.escape(text)}</h{level}>"
-        case Paragraph(text):
-            return f"<p>{html.escape(text)}</p>"
-        case Listing(items):
-            return f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
-        case Grid():
-            return _table(block)
-        case Figure(_, caption, png):
-            said = html.escape(caption)
-            source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-            return f'<figure><img src="{source}" alt="{said}"><figcaption>{said}</figcaption></figure>'
-
-
-def _table(grid: Grid) -> str:
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in grid.head)
-    rows = "\n".join(f"<tr>{_row(row)}</tr>" for row in grid.rows)
-    style = ' class="words"' if grid.words else ""
-    table = f"<table{style}><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
-    return f'<div class="wide">{table}</div>'
-
-
-def _row(row: Sequence[Entry]) -> str:
-    first, *others = row
-    return _html_entry(first, "th", ' scope="row"') + "".join(_html_entry(entry, "td") for entry in others)
-
-
-def _html_entry(entry: Entry, tag: str, attribute: str = "") -> str:
-    style = f' class="{entry.emphasis}"' if entry.emphasis else ""
-    return f"<{tag}{attribute}{style}>{HTML[entry.emphasis].format(html.escape(entry.text))}</{tag}>"
+    found.filters["base64"] = lambda content: base64.b64encode(content).decode()
+    found.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
+    return found
 
 
 MAPS = "maps"
+MAPS_CM, MAPS_DPI = 24.0, 170
 EXTREMES = 5
 """How many of the best and of the worst classes are listed."""
 FEWEST_ROWS = 10
@@ -199,7 +127,7 @@ def write_report(
     predictions: Mapping[tuple[str, str, str], Prediction] | None = None,
     maps: Sequence[str] | None = None,
 ) -> None:
-    """Write report.md, report.html and the maps beside them; `maps` are the models drawn, by default the best."""
+    """Write report.md, report.html and the maps next to them; `maps` are the models drawn, by default the best."""
     figures, note = _figures(results, predictions or {}, maps)
     blocks = build_report(results, figures, note)
     for figure in figures:
@@ -246,7 +174,7 @@ def score_grid(table: ScoreTable) -> Grid:
 def _score_row(table: ScoreTable, row: Row) -> tuple[Entry, ...]:
     label = f"{row.label} ({row.members} members)" if row.members > 1 else row.label
     entries = [
-        Entry(spoken_score(column.metric, cell and cell.mean, cell.spread if cell else None), mark)
+        Entry(format_score(column.metric, cell and cell.mean, cell.spread if cell else None), mark)
         for column, cell, mark in zip(table.columns, row.cells, row.marks, strict=True)
     ]
     return (Entry(label), *entries)
@@ -323,7 +251,7 @@ def class_grid(row: Breakdown) -> Grid | None:
         else (
             Entry(entry[0]),
             Entry(f"{entry[1]:,}"),
-            *(Entry(spoken_score("accuracy", value)) for value in entry[2:]),
+            *(Entry(format_score("accuracy", value)) for value in entry[2:]),
         )
         for entry in shown
     ]
@@ -354,7 +282,7 @@ def _continent_grid(results: Results, rows: Sequence[Breakdown]) -> Grid:
         metric, table = results.task(row.task).metric, row.continents
         parts = {} if table is None else dict(zip(table.names, zip(table.scores, table.rows, strict=True), strict=True))
         entries = [
-            Entry(f"{spoken_score(metric, parts[name][0])} ({parts[name][1]:,})" if name in parts else NOTHING)
+            Entry(f"{format_score(metric, parts[name][0])} ({parts[name][1]:,})" if name in parts else NOTHING)
             for name in names
         ]
         body.append((Entry(f"{row.task} ({_unit(metric)})"), *entries))
@@ -395,7 +323,7 @@ def _model_blocks(results: Results) -> list[Block]:
 def _figures(
     results: Results, predictions: Mapping[tuple[str, str, str], Prediction], maps: Sequence[str] | None
 ) -> tuple[list[Figure], str]:
-    """Maps of the models asked for, and a line about them; without matplotlib the line says what is missing."""
+    """Maps of the models named, and a line about them; without matplotlib the line says what is missing."""
     best = best_model(results)
     wanted = list(maps) if maps is not None else [best] if best else []
     chosen = {key: value for key, value in predictions.items() if key[0] in wanted}
@@ -411,10 +339,29 @@ def _figures(
 
 def _figure(label: str, task: str, prediction: Prediction) -> Figure:
     metric = "accuracy" if prediction.task.kind == "classify" else "R2"
-    said = spoken_score(metric, prediction.score)
-    caption = f"{task}, {label}, {prediction.draw}: {f'{said} % right' if metric == 'accuracy' else f'R2 {said}'}"
+    score = format_score(metric, prediction.score)
+    caption = f"{task}, {label}, {prediction.draw}: {f'{score} % right' if metric == 'accuracy' else f'R2 {score}'}"
     name = "-".join(re.sub(r"[^A-Za-z0-9.]+", "_", part).strip("_.") for part in (label, task, prediction.draw))
     return Figure(f"{name}.png", caption, draw_maps(prediction, caption))
+
+
+def draw_maps(prediction: Prediction, title: str) -> bytes:
+    """A PNG of three maps: the truth, the prediction and the difference."""
+    from tessearth.plotting.places import Predicted, draw_predictions
+    from tessearth.plotting.views import figure_bytes, paper_style, view_around
+
+    task = prediction.task
+    told = Predicted(
+        latlon=task.latlon[prediction.rows],
+        truth=task.target[prediction.rows],
+        said={"prediction": prediction.values},
+        unit=task.unit,
+        classes=task.classes if task.kind == "classify" else None,
+    )
+    with paper_style():
+        figure = draw_predictions(told, view_around(told.latlon), width_cm=MAPS_CM, columns=3, difference=True)
+        figure.suptitle(title)
+        return figure_bytes(figure, dpi=MAPS_DPI)
 
 
 def _unit(metric: str) -> str:

@@ -53,6 +53,11 @@ class Task:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Where it comes from, ready for JSON."""
 
+    @property
+    def unit(self) -> str:
+        """What a colour bar of its numbers says."""
+        return f"{self.name} ({self.about['unit']})" if self.about.get("unit") else self.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTask:

@@ -24,8 +24,8 @@ from tessearth.explorer.schemas import (
 )
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
-from tessearth.plotting.places import world_grid
 from tessearth.sphere.coordinates import Floats, as_latlon
+from tessearth.sphere.grids import world_grid
 from tessearth.version import __version__
 from tessearth.zoo.names import is_untrained
 

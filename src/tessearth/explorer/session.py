@@ -30,9 +30,9 @@ from tessearth.explorer.limits import Recent, ServeSettings
 from tessearth.explorer.pictures import warm_base
 from tessearth.explorer.probes import FittedProbe
 from tessearth.plotting.colours import Components, fit_components
-from tessearth.plotting.places import world_grid
 from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.geometry import EARTH_RADIUS_KM
+from tessearth.sphere.grids import world_grid
 from tessearth.sphere.voronoi_cells import Cells, build_cells
 
 Array = npt.NDArray[Any]

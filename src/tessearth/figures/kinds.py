@@ -15,7 +15,6 @@ from tessearth.evaluation.runner import split_names
 from tessearth.figures.request import Request
 from tessearth.figures.scores import find_run, predict, read_metrics, read_scores, score_top_k
 from tessearth.plotting import curves, places, sites, tokens
-from tessearth.plotting.animation import animate_migration
 from tessearth.plotting.curves import Score
 from tessearth.plotting.ground import land_at
 from tessearth.plotting.views import (
@@ -35,6 +34,7 @@ from tessearth.plotting.views import (
 from tessearth.registry import Registry
 from tessearth.sphere.geometry import fibonacci_lattice
 from tessearth.sphere.voronoi_cells import build_cells
+from tessearth.storage.files import write_bytes
 
 Array = npt.NDArray[Any]
 
@@ -79,7 +79,7 @@ def write_figure(kind: str, request: Request, path: str | PathLike[str], dpi: in
         trajectory = read_trajectory(find_run(request.model, request.run) / TRAJECTORIES)
         style: dict[str, Any] = {} if request.width_cm is None else {"width_cm": request.width_cm}
         style |= {"share": request.share, "seed": request.seed, "frames": request.frames}
-        animate_migration(path, trajectory.steps, trajectory.positions, request.view, **style)
+        write_bytes(path, sites.animate_migration(trajectory, request.view, **style))
 
 
 def _on_map(paint: Callable[[Any, Request], str], request: Request, below_cm: float = 0.35) -> Any:
@@ -226,29 +226,7 @@ def _values_of_runs(text: str) -> dict[str, float]:
 def _predictions(request: Request) -> Any:
     models = [request.model, *(split_names(request.models) if request.models else [])]
     told = request.predicted or predict(models, request.task, device=request.device)
-    panels = {"truth": told.truth, **{f"{name} ({told.scores[name]})": said for name, said in told.said.items()}}
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    left, right, bottom, top = request.view.limits()
-    width = request.width_cm or PAGE_CM
-    figure, axes = new_figure(
-        width, rows * (width / columns * (top - bottom) / (right - left) + 0.5) + 1.4, rows, columns
-    )
-    colours = places.class_colours(told.truth) if not told.numbers else {}
-    limits = tuple(np.percentile(told.truth, (2, 98))) if told.numbers else (0.0, 1.0)
-    for axis, (title, values) in zip(np.ravel(axes), panels.items(), strict=False):
-        if told.numbers:
-            drawn = places.draw_numbers(axis, told.latlon, values, request.view, limits=limits)
-        else:
-            places.draw_classes(axis, told.latlon, values, request.view, colours=colours)
-        axis.set_title(title)
-    for axis in np.ravel(axes)[len(panels) :]:
-        axis.set_axis_off()
-    if told.numbers:
-        add_colour_bar(list(np.ravel(axes)), drawn, told.unit, extend="both", shrink=0.5)
-    else:
-        places.add_class_legend(figure, colours, told.classes, len(np.unique(told.truth)) - len(colours))
-    return figure
+    return places.draw_predictions(told, request.view, width_cm=request.width_cm or PAGE_CM)
 
 
 def _tiles_over_map(

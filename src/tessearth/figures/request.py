@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, CoordinateError
-from tessearth.figures.scores import STORE, Predicted, find_run
+from tessearth.figures.scores import STORE, find_run
 from tessearth.imagery.contact_sheet import to_picture
 from tessearth.imagery.reading import build_source
 from tessearth.imagery.recipe import SourceRecipe
 from tessearth.imagery.store import FeatureStore
 from tessearth.plotting.curves import Score
+from tessearth.plotting.places import Predicted
 from tessearth.plotting.sites import SHARE
 from tessearth.plotting.views import COLUMN_CM, Floats, Pixels, View, build_view, new_figure
 from tessearth.settings import did_you_mean

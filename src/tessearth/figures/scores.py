@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from tessearth.evaluation.runner import read_models
 from tessearth.evaluation.splits import Split, build_splits
 from tessearth.evaluation.tasks import Task, load_task
 from tessearth.plotting.curves import Score
+from tessearth.plotting.places import Predicted
 from tessearth.zoo.shipped import shipped_folder
 
 Array = npt.NDArray[Any]
@@ -30,21 +31,6 @@ Floats = npt.NDArray[np.float64]
 METRICS_FILE, STORE = "metrics.jsonl", "features"
 MEANS = "-means"
 """How a study's rows name the two means of a split: of accuracies, then of R2."""
-
-
-class Predicted(NamedTuple):
-    """The predictions of probes at their test places, and the truth."""
-
-    latlon: Floats
-    truth: Array
-    said: dict[str, Array]
-    """By encoder, in the order to draw."""
-    scores: dict[str, str]
-    """By encoder, ready to be read: "accuracy 0.71"."""
-    unit: str
-    classes: tuple[str, ...] = ()
-    """Names of the codes; empty for numbers."""
-    numbers: bool = True
 
 
 def find_run(model: str, run: str | None) -> Path:
@@ -143,22 +129,19 @@ def predict(models: Sequence[str], task_name: str, *, split: str = "random", dev
     """The predictions of a ridge probe on each model's embeddings, at held-out places."""
     task = load_task(task_name)
     rows = task.split or build_splits(split, task.latlon)[0]
-    said, scores = {}, {}
+    said = {}
     for group in read_models(list(models)):
         outcome = _probe(Embedder(group.members[0], device=device), [task], rows)[0]
         if outcome.prediction is None:
             raise DataError(f"{group.label} on {task.name}: {outcome.reason}")
         value = score(task.kind, task.target[rows.test], outcome.prediction)
-        said[group.label] = outcome.prediction
-        scores[group.label] = f"{METRICS[task.kind][0]} {value:.3f}"
+        said[f"{group.label} ({METRICS[task.kind][0]} {value:.3f})"] = outcome.prediction
     return Predicted(
         latlon=task.latlon[rows.test],
         truth=task.target[rows.test],
         said=said,
-        scores=scores,
-        unit=f"{task.name} ({task.about['unit']})" if task.about.get("unit") else task.name,
-        classes=task.classes,
-        numbers=task.kind == "regress",
+        unit=task.unit,
+        classes=task.classes if task.kind == "classify" else None,
     )
 
 

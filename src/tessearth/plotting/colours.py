@@ -17,7 +17,7 @@ MANY_COLOURS = (
 )  # fmt: skip
 """Tol's muted nine, for maps of many classes."""
 OTHER_COLOUR = "#b8b8b8"
-NUMBERS, ATTENTION, SHARPNESS = "viridis", "magma_r", "cividis"
+NUMBERS, ATTENTION, SHARPNESS, DIFFERENCES = "viridis", "magma_r", "cividis", "PuOr"
 """Maps of even lightness steps, made for any colour vision."""
 
 LIGHTNESS, CHROMA = (0.45, 0.9), 0.15

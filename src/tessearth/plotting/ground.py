@@ -32,7 +32,7 @@ def draw_ground(axis: Any, view: View, *, plain: bool = False, over: bool = Fals
         _draw_grid(axis, view, labels)
     rings = world_rings() if view.box is None else outline_rings()
     width = 0.15 if plain else 0.22
-    _add_lines(axis, view.lines(list(rings)), colors=COAST, linewidths=width, zorder=3)
+    add_lines(axis, view.lines(list(rings)), colors=COAST, linewidths=width, zorder=3)
     _draw_frame(axis, view)
     return axis
 
@@ -112,7 +112,7 @@ def _draw_grid(axis: Any, view: View, labels: bool) -> None:
         "lon": [np.stack((up, np.full_like(up, lon)), axis=-1) for lon in meridians],
     }
     for group in paths.values():
-        _add_lines(axis, view.lines(group), colors=GRID, linewidths=0.2, alpha=0.6, zorder=2.5)
+        add_lines(axis, view.lines(group), colors=GRID, linewidths=0.2, alpha=0.6, zorder=2.5)
     if labels and view.box is not None:
         _label_region(axis, view, parallels, meridians)
     elif labels and view.projection not in SEEN_COSINE:
@@ -124,7 +124,7 @@ def _draw_grid(axis: Any, view: View, labels: bool) -> None:
 
 def _grid_spacing(view: View) -> float:
     assert view.box is not None
-    extent = max(view.box.north - view.box.south, (view.box.east - view.box.west) % 360 or 360.0)
+    extent = max(view.box.north - view.box.south, view.box.width)
     return next(step for step in (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0) if extent / step <= 6 or step == 45.0)
 
 
@@ -182,6 +182,7 @@ def _draw_frame(axis: Any, view: View) -> None:
         axis.plot(*rim.T, color=FRAME, linewidth=0.5, zorder=4, scalex=False, scaley=False)
 
 
-def _add_lines(axis: Any, lines: list[Floats], **style: Any) -> None:
+def add_lines(axis: Any, lines: list[Floats], **style: Any) -> Any:
+    """Add lines of the map without changing what it shows."""
     collections = require("matplotlib.collections", extra="plot", what="a map")
-    axis.add_collection(collections.LineCollection(lines, **style), autolim=False)
+    return axis.add_collection(collections.LineCollection(lines, **style), autolim=False)

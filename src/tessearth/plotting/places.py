@@ -1,9 +1,8 @@
-"""Maps of places: embeddings as colours, predictions and the truth."""
+"""What a model says of places, painted over a map: embeddings as colours, predictions, values of cells."""
 
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +10,20 @@ import pyarrow as pa
 import pyarrow.csv
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.labels.outlines import load_outlines
 from tessearth.packages import require
-from tessearth.plotting.colours import MANY_COLOURS, NUMBERS, OTHER_COLOUR, fit_components
+from tessearth.plotting.colours import DIFFERENCES, END, MANY_COLOURS, NUMBERS, OTHER_COLOUR, START, fit_components
 from tessearth.plotting.ground import draw_ground, fade_sea, land_at, show_pixels
-from tessearth.plotting.views import Floats, Pixels, View
+from tessearth.plotting.views import (
+    PAGE_CM,
+    Floats,
+    Pixels,
+    View,
+    add_colour_bar,
+    figure_bytes,
+    new_figure,
+    paper_style,
+)
+from tessearth.sphere.grids import world_grid
 from tessearth.storage.files import atomic_write, write_bytes
 
 Array = npt.NDArray[Any]
@@ -23,6 +31,8 @@ Array = npt.NDArray[Any]
 FIT_PLACES, EMBED_AT_ONCE = 10_000, 16_384
 FEW = 100
 """With fewer pixels on land than this, colours are fitted to all pixels."""
+RIGHT, WRONG = END, START
+CELL_PIXELS, CELL_DPI = 1200, 180
 
 
 def draw_embeddings(
@@ -40,19 +50,23 @@ def draw_embeddings(
     fit_on = pixels.latlon[land if land.sum() > FEW else wanted]
     fitted = fit_components(embed(fit_on[:: -(-len(fit_on) // FIT_PLACES)]))
     colours = np.ones((*pixels.shown.shape, 3))
-    colours[wanted] = _in_parts(lambda latlon: fitted.colours(embed(latlon)), pixels.latlon[wanted])
+    latlon = pixels.latlon[wanted]
+    parts = (latlon[start : start + EMBED_AT_ONCE] for start in range(0, len(latlon), EMBED_AT_ONCE))
+    colours[wanted] = np.concatenate([fitted.colours(embed(part)) for part in parts])
     show_pixels(axis, pixels, fade_sea(colours, land))
     return draw_ground(axis, view, over=True)
 
 
-def draw_numbers(axis: Any, latlon: Floats, values: Array, view: View, *, limits: tuple[float, float]) -> Any:
+def draw_numbers(
+    axis: Any, latlon: Floats, values: Array, view: View, *, limits: tuple[float, float], colours: str = NUMBERS
+) -> Any:
     """Numbers at places as coloured dots; the dots are returned for a colour bar."""
     draw_ground(axis, view, plain=True)
     low, high = limits
-    return _dots(axis, latlon, view, c=values, cmap=NUMBERS, vmin=low, vmax=high if high > low else low + 1.0)
+    return _dots(axis, latlon, view, c=values, cmap=colours, vmin=low, vmax=high if high > low else low + 1.0)
 
 
-def draw_classes(axis: Any, latlon: Floats, codes: Array, view: View, *, colours: dict[int, str]) -> Any:
+def draw_classes(axis: Any, latlon: Floats, codes: Array, view: View, *, colours: Mapping[int, str]) -> Any:
     """Classes at places as coloured dots; what has no colour of its own is gray."""
     draw_ground(axis, view, plain=True)
     return _dots(axis, latlon, view, c=[colours.get(code, OTHER_COLOUR) for code in codes.tolist()])
@@ -65,16 +79,86 @@ def class_colours(codes: Array) -> dict[int, str]:
     return dict(zip(frequent.tolist(), MANY_COLOURS, strict=False))
 
 
-def add_class_legend(figure: Any, colours: dict[int, str], names: Sequence[str], others: int) -> None:
-    """The classes' names under all panels of a figure."""
+class Predicted(NamedTuple):
+    """What encoders predict at places, and the truth."""
+
+    latlon: Floats
+    """(N, 2) degrees."""
+    truth: Array
+    """(N,) numbers, or codes of classes."""
+    said: Mapping[str, Array]
+    """Predictions (N,) by the titles of their maps, in the order to draw."""
+    unit: str = ""
+    classes: Sequence[str] | None = None
+    """Names of the codes, empty where they have none; None for numbers."""
+
+
+def draw_predictions(
+    told: Predicted, view: View, *, width_cm: float = PAGE_CM, columns: int = 2, difference: bool = False
+) -> Any:
+    """A figure of maps: the truth and each encoder's predictions in the same colours.
+
+    With `difference` the last map shows prediction minus truth of the last encoder, or where its class is right.
+    """
+    panels = [("truth", told.truth), *told.said.items()]
+    count = len(panels) + difference
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    below = 2.2 if difference else 1.4  # centimetres for bars and legends; a caption goes above the difference
+    figure, grid = new_figure(width_cm, rows * (width_cm / columns * view.aspect() + 0.5) + below, rows, columns)
+    axes = np.ravel(grid).tolist()
+    for axis, title in zip(axes[:count], [*(title for title, _ in panels), "difference"], strict=False):
+        axis.set_title(title)
+    for axis in axes[count:]:
+        axis.set_axis_off()
+    maps = [(axis, values) for axis, (_, values) in zip(axes, panels, strict=False)]
+    if told.classes is None:
+        over, shrink = (axes[: len(panels)], 0.7 / len(panels)) if difference else (axes, 0.5)
+        add_colour_bar(over, _paint_numbers(told, view, maps), told.unit, extend="both", shrink=shrink)
+    else:
+        _paint_classes(told, view, maps)
+    if difference:
+        paint = _paint_errors if told.classes is None else _paint_hits
+        paint(told, view, axes[len(panels)], panels[-1][1])
+    return figure
+
+
+def _paint_numbers(told: Predicted, view: View, maps: Sequence[tuple[Any, Array]]) -> Any:
+    low, high = np.percentile(told.truth, (2, 98))
+    return [draw_numbers(axis, told.latlon, values, view, limits=(low, high)) for axis, values in maps][-1]
+
+
+def _paint_classes(told: Predicted, view: View, maps: Sequence[tuple[Any, Array]]) -> None:
+    colours = class_colours(told.truth)
+    for axis, codes in maps:
+        draw_classes(axis, told.latlon, codes, view, colours=colours)
+    others = len(np.unique(told.truth)) - len(colours)
+    names = {(told.classes[code] if told.classes else str(code)): colour for code, colour in colours.items()}
+    names |= {f"{others} others": OTHER_COLOUR} if others else {}
+    maps[0][0].figure.legend(handles=_key(names), loc="outside lower center", ncols=5, **KEY_STYLE)
+
+
+def _paint_errors(told: Predicted, view: View, axis: Any, values: Array) -> None:
+    error = values - told.truth
+    far = float(np.percentile(np.abs(error), 95)) or 1.0
+    drawn = draw_numbers(axis, told.latlon, error, view, limits=(-far, far), colours=DIFFERENCES)
+    add_colour_bar(axis, drawn, "prediction minus truth", extend="both")
+
+
+def _paint_hits(told: Predicted, view: View, axis: Any, codes: Array) -> None:
+    right = (codes == told.truth).astype(np.int64)
+    draw_classes(axis, told.latlon, right, view, colours={1: RIGHT, 0: WRONG})
+    names = {f"right ({right.mean():.1%})": RIGHT, f"wrong ({1 - right.mean():.1%})": WRONG}
+    axis.legend(handles=_key(names), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, **KEY_STYLE)
+
+
+KEY_STYLE: dict[str, Any] = {"frameon": False, "handletextpad": 0.1, "columnspacing": 1.0}
+
+
+def _key(names: Mapping[str, str]) -> list[Any]:
+    """Dots of a legend, by name and colour."""
     lines = require("matplotlib.lines", extra="plot", what="a figure")
-    named = {(names[code] if names else str(code)): colour for code, colour in colours.items()}
-    if others:
-        named[f"{others} others"] = OTHER_COLOUR
-    dots = [lines.Line2D([], [], marker="o", linestyle="", color=colour, label=name) for name, colour in named.items()]
-    figure.legend(
-        handles=dots, loc="outside lower center", ncols=5, frameon=False, handletextpad=0.1, columnspacing=1.0
-    )
+    return [lines.Line2D([], [], marker="o", linestyle="", color=colour, label=name) for name, colour in names.items()]
 
 
 def pixel_values(pixels: Pixels, values: Array) -> Floats:
@@ -84,12 +168,6 @@ def pixel_values(pixels: Pixels, values: Array) -> Floats:
     return painted
 
 
-def _in_parts(colour: Callable[[Floats], Floats], latlon: Floats) -> Floats:
-    """Colours of many places, some at a time: their embeddings together would fill the memory."""
-    starts = range(0, len(latlon), EMBED_AT_ONCE)
-    return np.concatenate([colour(latlon[start : start + EMBED_AT_ONCE]) for start in starts])
-
-
 def _dots(axis: Any, latlon: Floats, view: View, **style: Any) -> Any:
     """Dots that just touch where places lie evenly over land."""
     points = view.project(latlon)
@@ -97,24 +175,14 @@ def _dots(axis: Any, latlon: Floats, view: View, **style: Any) -> Any:
     return axis.scatter(*points.T, s=size, linewidths=0, zorder=2, **style)
 
 
-SUFFIXES = (".png", ".csv")
-
-
-def world_grid(step_degrees: float) -> Floats:
-    """The centres of equal cells of latitude and longitude, (rows, columns, 2), the north-west corner first."""
-    rows, columns = round(180 / step_degrees), round(360 / step_degrees)
-    if not 0 < step_degrees <= 30 or abs(rows * step_degrees - 180) > 1e-9:
-        raise ConfigError(f"step is {step_degrees} degrees; it must divide 180 and be at most 30")
-    lat = 90 - (np.arange(rows) + 0.5) * step_degrees
-    lon = -180 + (np.arange(columns) + 0.5) * step_degrees
-    return np.stack(np.meshgrid(lat, lon, indexing="ij"), axis=-1)
+MAP_SUFFIXES = (".png", ".csv")
 
 
 def write_world_map(path: str | PathLike[str], values: npt.NDArray[np.floating], *, name: str, title: str = "") -> None:
     """Write values (rows, columns) of a `world_grid`: as a picture (.png), or a table lat, lon, `name` (.csv)."""
     check_map_path(path)
     if str(path).lower().endswith(".png"):
-        write_bytes(path, _draw(values, name, title))
+        write_bytes(path, _draw_cells(values, name, title))
         return
     latlon = world_grid(180 / len(values)).reshape(-1, 2)
     table = pa.table({"lat": latlon[:, 0], "lon": latlon[:, 1], name: values.reshape(-1)})
@@ -123,22 +191,23 @@ def write_world_map(path: str | PathLike[str], values: npt.NDArray[np.floating],
 
 
 def check_map_path(path: str | PathLike[str]) -> None:
-    """Refuse a name whose suffix says neither picture nor table, before anything is computed."""
-    if not str(path).lower().endswith(SUFFIXES):
-        raise ConfigError(f"{path} names neither a picture nor a table: end it in {' or '.join(SUFFIXES)}")
+    """Refuse a name that ends neither as a picture nor as a table, before anything is computed."""
+    if not str(path).lower().endswith(MAP_SUFFIXES):
+        raise ConfigError(f"{path} names neither a picture nor a table: end it in {' or '.join(MAP_SUFFIXES)}")
 
 
-def _draw(values: npt.NDArray[np.floating], name: str, title: str) -> bytes:
-    """A PNG on the plain latitude-longitude map, coasts and borders over it; no display is needed."""
-    figures = require("matplotlib.figure", extra="plot", what="a map")
-    collections = require("matplotlib.collections", extra="plot", what="a map")
-    figure = figures.Figure(figsize=(11, 5.4), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(values, extent=(-180, 180, -90, 90), cmap="viridis", vmin=0, interpolation="nearest")
-    rings = [ring[:, ::-1] for outline in load_outlines() for ring in outline.rings]
-    axes.add_collection(collections.LineCollection(rings, colors="white", linewidths=0.35, alpha=0.8))
-    axes.set(title=title, xlabel="longitude", ylabel="latitude", xlim=(-180, 180), ylim=(-90, 90))
-    figure.colorbar(image, ax=axes, label=name, shrink=0.85)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=130)
-    return content.getvalue()
+def _draw_cells(values: npt.NDArray[np.floating], name: str, title: str) -> bytes:
+    """A PNG of the world, every pixel in the colour of the cell it lies in."""
+    view = View()
+    pixels = view.pixels(CELL_PIXELS)
+    lat, lon = pixels.latlon[pixels.shown].T
+    step = 180 / len(values)
+    row = np.minimum(((90 - lat) / step).astype(np.int64), values.shape[0] - 1)
+    column = np.minimum(((lon + 180) / step).astype(np.int64), values.shape[1] - 1)
+    with paper_style():
+        figure, axis = new_figure(PAGE_CM, PAGE_CM * view.aspect() + 1.6)
+        drawn = show_pixels(axis, pixels, pixel_values(pixels, values[row, column]), cmap=NUMBERS, vmin=0)
+        draw_ground(axis, view, over=True)
+        axis.set_title(title)
+        add_colour_bar(axis, drawn, name)
+        return figure_bytes(figure, dpi=CELL_DPI)

@@ -1,16 +1,19 @@
 """Sites on maps: where they lie, how sharp they are, which cells they own, how they moved while training."""
 
+import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from tessearth.encoder.sites import Trajectory
 from tessearth.errors import ConfigError, DataError
 from tessearth.packages import require
 from tessearth.plotting.colours import END, SHARPNESS, START, fit_components
-from tessearth.plotting.ground import draw_ground, fade_sea, land_at, show_pixels
-from tessearth.plotting.views import Floats, View, add_colour_bar
+from tessearth.plotting.ground import add_lines, draw_ground, fade_sea, land_at, show_pixels
+from tessearth.plotting.views import Floats, View, add_colour_bar, new_figure
 from tessearth.sphere.geometry import EARTH_RADIUS_KM, latlon_to_xyz, xyz_to_latlon
 from tessearth.sphere.voronoi_cells import Cells, build_cells
 
@@ -22,6 +25,10 @@ MOST_DOTS = 1500
 """More sites than this would fill their own cells."""
 CELL_STEP = 1.0
 """Degrees between points along the borders of cells."""
+TRAIL = "#303030"
+GIF_COLOURS, GIF_DPI = 64, 140
+FRAME_MS, HOLD_FRAMES = 110, 8
+"""Milliseconds of a frame of an animation; the last stays for as many."""
 
 
 def draw_sites(axis: Any, xyz: npt.ArrayLike, view: View) -> Any:
@@ -100,7 +107,9 @@ def draw_migration(
     moved = check_positions(positions)
     draw_ground(axis, view)
     chosen = sample_sites(moved.shape[1], share, seed)
-    add_paths(axis, moved[:, chosen], view, linewidth=0.5)
+    latlon = to_latlon(moved[:, chosen])
+    paths = view.lines([latlon[:, k] for k in range(latlon.shape[1])])
+    add_lines(axis, paths, colors=TRAIL, linewidths=0.5, zorder=5)
     size = _dot_size(len(chosen)) * (1.5 if view.box is None else 3.5)
     style = {"s": size, "linewidths": 0, "zorder": 6}
     start, end = (view.project(to_latlon(moved[i, chosen])) for i in (0, -1))
@@ -116,15 +125,73 @@ def draw_migration(
     return axis
 
 
-def add_paths(axis: Any, positions: Floats, view: View, **style: Any) -> None:
-    """The way of every site (R, K, 3) as a line."""
-    collections = require("matplotlib.collections", extra="plot", what="a figure")
-    latlon = to_latlon(positions)
-    lines = view.lines([latlon[:, k] for k in range(latlon.shape[1])])
-    axis.add_collection(
-        collections.LineCollection(lines, colors="#303030", linewidths=style.get("linewidth", 0.5), zorder=5),
-        autolim=False,
+def animate_migration(
+    trajectory: Trajectory,
+    view: View,
+    *,
+    frames: int = 40,
+    share: float = SHARE,
+    seed: int = 0,
+    width_cm: float = 14.0,
+) -> bytes:
+    """A GIF of a seeded share of the sites along a trajectory: its recorded steps and moments between them."""
+    if frames < 2:
+        raise ConfigError(f"an animation of {frames} frames does not move; take at least 2")
+    pillow = require("PIL.Image", extra="plot", what="an animation")
+    agg = require("matplotlib.backends.backend_agg", extra="plot", what="an animation")
+    moved = check_positions(trajectory.positions)
+    chosen = sample_sites(moved.shape[1], share, seed)
+    figure, axis = new_figure(width_cm, width_cm * min(1.2, view.aspect()) + 0.5)
+    figure.set_dpi(GIF_DPI)
+    canvas = agg.FigureCanvasAgg(figure)
+    draw_ground(axis, view)
+    show = _add_moving(axis, moved[:, chosen], view)
+    pictures = []
+    for at in np.linspace(0, len(moved) - 1, frames).tolist():
+        step = float(np.interp(at, np.arange(len(moved)), trajectory.steps))
+        median = float(np.median(moved_km(np.stack((moved[0], position_at(moved, at))))))
+        what = f"{share:.0%} of {moved.shape[1]:,} sites, squares where they began; median move {median:,.0f} km"
+        axis.set_title(f"step {step:,.0f}: {what}")
+        show(at)
+        canvas.draw()
+        pictures.append(pillow.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()))
+    return _to_gif(pictures, pillow)
+
+
+def position_at(positions: npt.NDArray[np.floating], at: float) -> Floats:
+    """Sites (K, 3) at a moment between records, on the sphere between where both have them."""
+    before = min(int(at), len(positions) - 2)
+    mixed = positions[before] + (at - before) * (positions[before + 1] - positions[before])
+    return np.asarray(mixed / np.linalg.norm(mixed, axis=-1, keepdims=True))
+
+
+def _add_moving(axis: Any, positions: Floats, view: View) -> Callable[[float], None]:
+    """Add dots and trails to an axis; the function returned moves them to a moment, counted in records from 0."""
+    begun = view.project(to_latlon(positions[0]))
+    size = 5.0 if view.box is None else 14.0
+    axis.scatter(*begun.T, marker="s", s=0.7 * size, color=START, linewidths=0, zorder=5, alpha=0.8)
+    trails = add_lines(axis, [], colors=TRAIL, linewidths=0.5, zorder=5.5)
+    dots = axis.scatter(*begun.T, s=size, color=END, linewidths=0, zorder=6)
+
+    def show(at: float) -> None:
+        passed = np.concatenate((positions[: int(at) + 1], position_at(positions, at)[None]))
+        latlon = to_latlon(passed)
+        trails.set_segments(view.lines([latlon[:, k] for k in range(latlon.shape[1])]))
+        dots.set_offsets(view.project(latlon[-1]))
+
+    return show
+
+
+def _to_gif(pictures: list[Any], pillow: Any) -> bytes:
+    """One palette for all pictures, taken from the last, which has every colour in it."""
+    palette = pictures[-1].quantize(GIF_COLOURS, method=pillow.Quantize.MAXCOVERAGE)
+    flat = [picture.quantize(palette=palette, dither=pillow.Dither.NONE) for picture in pictures]
+    durations = [FRAME_MS] * (len(flat) - 1) + [FRAME_MS * HOLD_FRAMES]
+    content = io.BytesIO()
+    flat[0].save(
+        content, format="GIF", save_all=True, append_images=flat[1:], duration=durations, loop=0, optimize=False
     )
+    return content.getvalue()
 
 
 def check_positions(positions: npt.ArrayLike) -> Floats:
@@ -169,14 +236,13 @@ def visible_points(view: View, latlon: Floats) -> Floats:
 
 
 def _add_borders(axis: Any, cells: Cells, view: View, **style: Any) -> None:
-    collections = require("matplotlib.collections", extra="plot", what="a figure")
     start, stop = (cells.corners[ends] for ends in cells.borders().T)
     angle = np.arctan2(np.linalg.norm(np.cross(start, stop), axis=1), (start * stop).sum(-1))
     paths = []
     for a, b, wide in zip(start, stop, angle, strict=True):
         share = np.linspace(0, 1, 2 + int(np.rad2deg(wide) / CELL_STEP))[:, None]
         paths.append(to_latlon(np.sin((1 - share) * wide) * a + np.sin(share * wide) * b))
-    axis.add_collection(collections.LineCollection(view.lines(paths), zorder=3.5, **style), autolim=False)
+    add_lines(axis, view.lines(paths), zorder=3.5, **style)
 
 
 def _dot_size(count: int) -> float:

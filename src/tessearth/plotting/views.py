@@ -16,6 +16,7 @@ from tessearth.labels import load_outlines
 from tessearth.packages import require
 from tessearth.registry import Registry
 from tessearth.settings import did_you_mean
+from tessearth.sphere.grids import Box
 from tessearth.storage.files import write_bytes
 
 Floats = npt.NDArray[np.float64]
@@ -33,47 +34,28 @@ SEEN_COSINE = {"orthographic": 0.0, "local": -0.5}
 COUNTRY_MARGIN = 0.12
 NEAR_MAINLAND, LARGE_ISLAND = 12.0, 0.08
 """Degrees between middles, and the share of the largest ring's extent, for a ring to belong to a country's map."""
+REGION_DEGREES, REGION_MARGIN = 60.0, 0.06
+"""Places within this many degrees of latitude and of longitude get a map of their own, this share of them wider."""
 ROUND_TRIP = 1e-6
-
-
-class Box(NamedTuple):
-    """Degrees; west may lie above east, then the box crosses the antimeridian."""
-
-    south: float
-    west: float
-    north: float
-    east: float
-
-    def middle(self) -> tuple[float, float]:
-        """Latitude and longitude of the centre."""
-        width = (self.east - self.west) % 360 or 360.0
-        return (self.south + self.north) / 2, (self.west + width / 2 + 180) % 360 - 180
-
-    def edge(self) -> Floats:
-        """Points around the box, (M, 2)."""
-        width = (self.east - self.west) % 360 or 360.0
-        lat, lon = np.linspace(self.south, self.north, 60), np.linspace(self.west, self.west + width, 60)
-        sides = [(lat, lon[0]), (lat, lon[-1]), (lat[0], lon), (lat[-1], lon)]
-        return np.concatenate([np.stack(np.broadcast_arrays(*side), axis=-1) for side in sides])
 
 
 REGIONS: Registry[Box] = Registry(
     "region",
     {
-        "africa": Box(-37, -20, 38, 53),
-        "asia": Box(-8, 60, 56, 148),
-        "australia": Box(-45, 110, -9, 156),
-        "caribbean": Box(7, -92, 28, -58),
-        "central-europe": Box(44, 2, 56, 22),
-        "east-asia": Box(20, 98, 52, 148),
-        "europe": Box(34, -12, 71, 42),
-        "mediterranean": Box(29, -10, 47, 38),
-        "middle-east": Box(11, 30, 43, 66),
-        "north-america": Box(12, -135, 62, -55),
-        "oceania": Box(-50, 110, 5, -170),
-        "south-america": Box(-57, -84, 14, -32),
-        "south-asia": Box(4, 64, 37, 98),
-        "southeast-asia": Box(-12, 92, 24, 142),
+        "africa": Box(-20, -37, 53, 38),
+        "asia": Box(60, -8, 148, 56),
+        "australia": Box(110, -45, 156, -9),
+        "caribbean": Box(-92, 7, -58, 28),
+        "central-europe": Box(2, 44, 22, 56),
+        "east-asia": Box(98, 20, 148, 52),
+        "europe": Box(-12, 34, 42, 71),
+        "mediterranean": Box(-10, 29, 38, 47),
+        "middle-east": Box(30, 11, 66, 43),
+        "north-america": Box(-135, 12, -55, 62),
+        "oceania": Box(110, -50, 190, 5),
+        "south-america": Box(-84, -57, -32, 14),
+        "south-asia": Box(64, 4, 98, 37),
+        "southeast-asia": Box(92, -12, 142, 24),
     },
 )
 
@@ -213,6 +195,21 @@ def build_view(
     return View(projection=chosen, middle=around, box=box)  # type: ignore[arg-type] # View names the choices itself
 
 
+def view_around(latlon: Floats) -> View:
+    """A map of places (N, 2): of their own part of the world when they lie close together, else of the whole."""
+    lat, lon = latlon.T
+    turned = np.mod(lon, 360)
+    # Across the antimeridian longitudes are close when counted from 0 to 360, elsewhere when counted from -180.
+    lon = turned if np.ptp(turned) < np.ptp(lon) else lon
+    extent = max(np.ptp(lat), np.ptp(lon))
+    if extent > REGION_DEGREES:
+        return View()
+    pad = max(REGION_MARGIN * float(extent), 0.05)
+    south, north = max(float(lat.min()) - pad, -90.0), min(float(lat.max()) + pad, 90.0)
+    box = Box(float(lon.min()) - pad, south, float(lon.max()) + pad, north)
+    return View(projection="local", middle=box.middle(), box=box)
+
+
 def find_region(name: str) -> Box:
     """A region of the table, or a country's mainland with a margin around it; case and spaces do not matter."""
     wanted = name.strip().lower().replace(" ", "-").replace("_", "-")
@@ -226,7 +223,8 @@ def find_region(name: str) -> Box:
     mainland = _mainland(rings[wanted])
     (south, west), (north, east) = mainland.min(axis=0), mainland.max(axis=0)
     pad = COUNTRY_MARGIN * max(north - south, (east - west) / 2)
-    return Box(max(south - pad, -89.0), west - pad, min(north + pad, 89.0), east + pad)
+    aside = min(pad, (360 - (east - west)) / 2)
+    return Box(west - aside, max(south - pad, -89.0), east + aside, min(north + pad, 89.0))
 
 
 def _mainland(rings: tuple[Floats, ...]) -> Floats:
@@ -308,9 +306,13 @@ def check_figure_path(path: str | PathLike[str], suffixes: tuple[str, ...] = SUF
 
 
 def save_figure(figure: Any, path: str | PathLike[str], dpi: int = DPI) -> None:
-    """Write a figure as its name says; the file carries no date, so the same figure gives the same bytes."""
-    kind = check_figure_path(path).suffix.lower()[1:]
+    """Write a figure in the format its ending names."""
+    write_bytes(path, figure_bytes(figure, check_figure_path(path).suffix.lower()[1:], dpi))
+
+
+def figure_bytes(figure: Any, kind: str = "png", dpi: int = DPI) -> bytes:
+    """A figure as a file of a kind; it carries no date, so the same figure gives the same bytes."""
     content = io.BytesIO()
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     figure.savefig(content, format=kind, dpi=dpi, metadata=dates.get(kind), bbox_inches="tight", pad_inches=0.02)
-    write_bytes(path, content.getvalue())
+    return content.getvalue()

@@ -169,3 +169,12 @@ def build_grid(box: Box, resolution: float, *, land: bool = False) -> RasterGrid
             f"{box.north - box.south:g} and {box.east - box.west:g} degrees, or a smaller bbox"
         )
     return RasterGrid(west=box.west, north=box.north, resolution=resolution, rows=rows, columns=columns, land=land)
+
+
+def world_grid(step_degrees: float) -> Floats:
+    """The centres of equal cells of latitude and longitude, (rows, columns, 2), the north-west corner first."""
+    rows = round(180 / step_degrees)
+    if not 0 < step_degrees <= 30 or abs(rows * step_degrees - 180) > 1e-9:
+        raise ConfigError(f"step is {step_degrees} degrees; it must divide 180 and be at most 30")
+    grid = RasterGrid(west=-180.0, north=90.0, resolution=step_degrees, rows=rows, columns=2 * rows)
+    return np.stack(np.meshgrid(grid.latitudes(), grid.longitudes(), indexing="ij"), axis=-1)
