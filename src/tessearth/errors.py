@@ -1,17 +1,17 @@
-"""What can go wrong, each kind also the builtin a caller would expect to catch.
+"""Errors, each kind also the builtin that a caller would expect to catch.
 
 The command line prints any of these as one line and exits with 2; anything else is a bug and keeps its traceback.
 """
 
 MOST_CHARACTERS = 1000
-"""Of a message: a damaged file can hold names and values of any length."""
+"""Of a message, which may quote names and values of any length from a damaged file."""
 
 
 class TessearthError(Exception):
     """The parent of every error this package raises on purpose: one printable line."""
 
     def __str__(self) -> str:
-        """The words without what would break a line, a terminal or a log."""
+        """The text without characters that would break a line, a terminal or a log."""
         words = super().__str__()
         if not words.isprintable():
             words = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
@@ -53,15 +53,20 @@ class MissingExtraError(TessearthError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional part that is not installed: pip install 'tessearth[{extra}]'")
+        self._given = what, extra
+
+    def __reduce__(self) -> tuple[type["MissingExtraError"], tuple[str, str]]:
+        """Made again from what it was made from in the process it is sent to."""
+        return MissingExtraError, self._given
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is a want of memory, which numpy, torch and a GPU each say in words of their own."""
-    said = isinstance(error, RuntimeError) and any(words in str(error) for words in _WANT_OF_MEMORY)
-    return said or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    """Whether an error means too little memory, which numpy, torch and GPUs report differently."""
+    reported = isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+    return reported or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-_WANT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
 
 
 class CoordinateWarning(UserWarning):

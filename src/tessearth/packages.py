@@ -1,4 +1,4 @@
-"""Data and optional libraries that come as installed packages: found without importing them, named when missing."""
+"""Data and optional libraries from installed packages: found without importing them, named when missing."""
 
 import functools
 import hashlib
@@ -12,7 +12,7 @@ from tessearth.errors import MissingExtraError
 
 
 def require(module: str, *, extra: str, what: str) -> ModuleType:
-    """Import an optional library, or say which extra brings it and what wanted it."""
+    """Import an optional library; an error says which extra installs it and what needs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Names to cards: one small mapping that answers an unknown name with the nearest known one."""
+"""Mapping of names to cards that answers an unknown name with the nearest known one."""
 
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar

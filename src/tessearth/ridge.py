@@ -50,7 +50,7 @@ class MinMax(NamedTuple):
 
 
 class RidgeFit(NamedTuple):
-    """A fitted ridge model with what its cross-validation said."""
+    """A fitted ridge model with the results of its cross-validation."""
 
     scaling: MinMax
     coefficients: Tensor

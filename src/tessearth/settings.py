@@ -13,15 +13,15 @@ from tessearth.errors import ConfigError
 
 Settings = TypeVar("Settings")
 Kind = Literal["classify", "regress"]
-"""Whether a target is a class or a number; it lives here, where naming it loads neither pyarrow nor label data."""
+"""Whether a target is a class or a number; defined here because importing it loads neither pyarrow nor labels."""
 
 LARGEST = 2**63 - 1
-"""Whole numbers have 64 bits, as in TOML; Python's own could be too long to print."""
-_SPOKEN = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+"""Whole numbers have 64 bits, as in TOML; Python prints no number of thousands of digits."""
+_IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def from_plain(cls: type[Settings], values: object, where: str = "") -> Settings:
-    """Build a settings dataclass from a mapping; `where` is the path said in errors, such as "encoder."."""
+    """Build a settings dataclass from a mapping; `where` is the path in error messages, such as "encoder."."""
     _refuse_long_numbers(values, where)
     return _build(cls, values, where)
 
@@ -91,7 +91,7 @@ def _convert(value: object, hint: Any, where: str) -> object:
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(typing.cast("float", value))):
-        raise ConfigError(f"{where} is {value!r}, not {_SPOKEN.get(hint, hint)}")
+        raise ConfigError(f"{where} is {value!r}, not {_IN_WORDS.get(hint, hint)}")
     return value
 
 

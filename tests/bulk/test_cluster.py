@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tessearth import save
-from tessearth.bulk.cluster import ModelChoice, open_workers, run_part
-from tessearth.bulk.tables import TableJob, encode_table
+from tessearth.bulk import tables
+from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
 from tessearth.errors import ConfigError
 from tests.conftest import tiny_encoder
 
@@ -73,20 +73,22 @@ def test_two_workers_on_loopback_give_the_same_bytes_even_when_one_is_killed(fol
 
 
 def test_no_scheduler_is_one_clear_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessearth.bulk.cluster.SECONDS_TO_CONNECT", 1)
+    monkeypatch.setattr("tessearth.storage.workers.SECONDS_TO_CONNECT", 1)
     for address in ("tcp://127.0.0.1:9", "nonsense://x"):
-        with pytest.raises(ConfigError, match=f"no Dask scheduler answers at {address}"):
+        with pytest.raises(ConfigError, match=f"no Dask scheduler answers at '{address}'"):
             encode_table(job(folder, "o.parquet"), cluster=address)
         assert dask.get_scheduler() is None  # or all that the process asks of Dask from now on waits for ever
     assert not list(folder.glob("o.parquet*"))
 
 
 def test_one_worker_is_this_process_and_leaves_its_threads_alone(folder: Path) -> None:
-    from tessearth.bulk.cluster import PartTask
-
-    choice = ModelChoice(model=str(folder / "m.safetensors"), device="cpu")
-    with open_workers(choice, 1) as workers:
-        done = workers.executor.submit(run_part, PartTask(choice, 0, np.full((3, 2), 20.0), "float16", None)).result()
-    assert done.embeddings is not None
-    assert (done.embeddings.dtype, done.embeddings.shape) == (np.float16, (3, 18))
-    assert torch.get_num_threads() == 1
+    choice, before = ModelChoice(model=str(folder / "m.safetensors"), device="cpu"), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with tables._open_workers(choice, 1, None) as pool:
+            _, found = pool.call(tables._embed, tables.EmbedTask(choice, np.full((3, 2), 20.0), "float16"))
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert (found.dtype, found.shape) == (np.float16, (3, 18))

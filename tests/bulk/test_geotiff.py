@@ -12,9 +12,8 @@ import rasterio
 import rasterio.shutil
 
 from tessearth.bulk import cog_bytes as raster_cog
-from tessearth.bulk.geotiff import WHOLE, GeoTiffTarget
-from tessearth.bulk.raster_overviews import overview_grids, window_means
-from tessearth.bulk.raster_values import Stored
+from tessearth.bulk.geotiff import WHOLE, GeoTiffTarget, overview_grids, window_means
+from tessearth.bulk.stored import Stored
 from tessearth.errors import DataError, OutputError
 from tessearth.sphere.grids import RasterGrid
 from tessearth.storage.files import keeping_what_is_finished

@@ -18,10 +18,11 @@ import torch
 import xarray
 
 from tessearth import Embedder, save
-from tessearth.bulk.raster_job import Journal
 from tessearth.bulk.rasters import Written, write_raster
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.sphere.land import is_inhabited_land
+from tessearth.storage.jobs import Job
+from tessearth.storage.sealed import checksum_of_plain
 from tests.conftest import tiny_encoder
 
 EUROPE = (-10.0, 35.0, 30.0, 60.0)
@@ -183,7 +184,7 @@ def test_only_land_has_values_where_only_land_is_asked_for(
 def test_values_beyond_the_sampled_range_are_counted_and_part_of_the_error(
     embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessearth.bulk.raster_values.SAMPLED_PLACES", 4)
+    monkeypatch.setattr("tessearth.bulk.stored.SAMPLED_PLACES", 4)
     written = write_raster(embedder, tmp_path / "map.tif", bbox=EUROPE, resolution=0.5, dims=5)
     assert written.clipped > 0
     assert written.largest_error > max(written.stored.scale)
@@ -304,12 +305,13 @@ def test_a_journal_line_cut_short_does_not_count(unfinished: Path) -> None:
     folder = unfinished / "map.tif.part"
     journal = folder / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().rstrip()[:-10])
-    assert sorted(Journal(folder).entries) == [0]
+    assert sorted(Job(folder).entries) == [0]
 
 
 def test_an_unfinished_raster_of_other_settings_is_left_alone(model: Path, unfinished: Path) -> None:
     before = contents(unfinished / "map.tif.part")
-    with pytest.raises(DataError, match=r"unfinished raster of other settings \(dims was 3 and is 4\); remove it"):
+    before.pop(".lock")
+    with pytest.raises(DataError, match=r"unfinished work of other settings \(dims was 3 and is 4\); remove it"):
         write_raster(model, unfinished / "map.tif", device="cpu", **{**GRID, "dims": 4})
     assert contents(unfinished / "map.tif.part") == before
 
@@ -391,9 +393,21 @@ def test_a_cluster_gives_the_same_bytes_though_a_worker_dies(
 
 
 def test_a_cluster_that_is_not_there_is_one_line(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessearth.bulk.raster_cluster.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("tessearth.storage.workers.SECONDS_TO_CONNECT", 1)
     dask = pytest.importorskip("dask.base")
     for address in ("tcp://127.0.0.1:1", "nonsense://x"):
-        with pytest.raises(ConfigError, match=f"no Dask scheduler answers at '{address}'; give its address"):
+        with pytest.raises(ConfigError, match=f"no Dask scheduler answers at '{address}' .*give its address"):
             write_raster(model, tmp_path / "map.tif", cluster=address, device="cpu", **GRID)
         assert dask.get_scheduler() is None  # or all that the process asks of Dask from now on waits for ever
+
+
+def test_unfinished_work_of_version_0_1_is_refused_and_kept(model: Path, unfinished: Path) -> None:
+    folder = unfinished / "map.tif.part"
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["plan"]["format_version"] = 1
+    plan["sha256"] = checksum_of_plain([plan["plan"], plan["fitted"]])
+    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "journal.jsonl").write_text('{"window": 0, "sha256": "ab", "largest_error": 0.1, "clipped": 0}\n')
+    with pytest.raises(DataError, match=r"\(format_version was 1 and is 2\); remove it, or choose another output"):
+        write_raster(model, unfinished / "map.tif", device="cpu", **GRID)  # type: ignore[arg-type]
+    assert (folder / "windows.raw").is_file()

@@ -1,7 +1,6 @@
 """Tables in parts: whatever interrupts a run, the output is the one an undisturbed run gives, row for row."""
 
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -18,11 +17,11 @@ import pytest
 import torch
 
 from tessearth import Embedder, save
-from tessearth.bulk.cluster import ModelChoice
-from tessearth.bulk.outputs import OutputFormat
-from tessearth.bulk.parts import Parts
-from tessearth.bulk.tables import TableJob, encode_table
-from tessearth.errors import ConfigError, OutputError, TableError, TessearthError
+from tessearth.bulk import tables
+from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
+from tessearth.bulk.writers import OutputFormat
+from tessearth.errors import ConfigError, DataError, OutputError, TableError, TessearthError
+from tessearth.storage.jobs import JOURNAL, Job, open_job
 from tests.conftest import tiny_encoder
 from tests.memory import peak_of
 
@@ -69,6 +68,10 @@ def wait_for(happened: Callable[[], object], seconds: float = 90) -> None:
         time.sleep(0.005)
 
 
+def chunks_in(parts: Path) -> int:
+    return len(Job(parts).entries)
+
+
 def test_rows_keep_their_order_and_their_embeddings(folder: Path) -> None:
     table = pq.read_table(folder / "plain.parquet")
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), 18)
@@ -85,38 +88,80 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(folder: Path) -> None:
     """Several processes, killed with no chance to say anything."""
     process = subprocess.Popen(command(folder, "killed.parquet", "--workers", "2"), start_new_session=True)
     parts = folder / "killed.parquet.parts"
-    wait_for(lambda: len(list(parts.glob("*.npy"))) >= 3)
+    wait_for(lambda: chunks_in(parts) >= 3)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / "killed.parquet").exists()
-    assert len(list(parts.glob("*.npy"))) >= 3
+    assert chunks_in(parts) >= 3
     encode_table(job(folder, "killed.parquet"), workers=1)
     assert same_bytes(folder, "killed.parquet")
     assert not parts.exists()
 
 
-def test_what_is_done_is_not_done_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[Path] = []
-    wanted = job(folder, "again.parquet")
+def embedded(monkeypatch: pytest.MonkeyPatch, limit: int = 1000) -> list[int]:
+    """The first row's bits of every batch that is embedded from now on; at the limit the disk is full."""
+    seen: list[int] = []
+    real = tables._embed
 
-    def stop_after_five(path: Path, embeddings: np.ndarray) -> None:
-        if len(written) == 5:
+    def embed(task: tables.EmbedTask) -> object:
+        if len(seen) == limit:
             raise OutputError("the disk is full")
-        written.append(path)
-        real(path, embeddings)
+        seen.append(int(task.latlon[0].view(np.int64)[0]))
+        return real(task)
 
-    from tessearth.bulk import cluster
+    monkeypatch.setattr(tables, "_embed", embed)
+    return seen
 
-    real = cluster.write_part
-    monkeypatch.setattr(cluster, "write_part", stop_after_five)
-    with pytest.raises(OutputError, match="the disk is full"):
-        encode_table(wanted, workers=1)
-    first, written = written, []
-    Parts(folder / "again.parquet.parts").path(1).write_bytes(b"damaged")
-    monkeypatch.setattr(cluster, "write_part", lambda path, embeddings: (written.append(path), real(path, embeddings)))
+
+@pytest.mark.parametrize("form", ["parquet", "npy", "npz", "jsonl"])
+def test_what_is_done_is_not_done_again(folder: Path, monkeypatch: pytest.MonkeyPatch, form: OutputFormat) -> None:
+    random_places(80_000).to_parquet(folder / "short.parquet")
+    encode_table(job(folder, f"whole.{form}", "short.parquet", form), workers=1)
+    wanted = job(folder, f"again.{form}", "short.parquet", form)
+    with monkeypatch.context() as patched:
+        first = embedded(patched, limit=3)
+        with pytest.raises(OutputError, match="the disk is full"):
+            encode_table(wanted, workers=1)
+    growing = folder / f"again.{form}.parts" / "growing"
+    content = bytearray(growing.read_bytes())
+    content[-1000] ^= 16
+    growing.write_bytes(content)
+    second = embedded(monkeypatch)
     encode_table(wanted, workers=1)
-    assert set(written) & set(first) == {first[1]}
-    assert same_bytes(folder, "again.parquet")
+    assert (len(first), len(second)) == (3, 3)  # of five; the damaged one is made again
+    assert second[0] == first[2]
+    whole, again = folder / f"whole.{form}", folder / f"again.{form}"
+    if form == "npz":  # an archive has the time in it
+        assert all((np.load(whole)[name] == np.load(again)[name]).all() for name in ("lat", "lon", "embedding"))
+    else:
+        assert again.read_bytes() == whole.read_bytes()
+
+
+def test_kept_columns_that_changed_are_written_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = random_places(40_000)
+    frame.to_parquet(folder / "named.parquet")
+    with monkeypatch.context() as patched, pytest.raises(OutputError, match="the disk is full"):
+        embedded(patched, limit=2)
+        encode_table(job(folder, "named-o.parquet", "named.parquet"), workers=1)
+    frame["id"] = frame["id"][::-1].to_numpy()
+    frame.to_parquet(folder / "named.parquet")
+    encode_table(job(folder, "named-o.parquet", "named.parquet"), workers=1)
+    table = pq.read_table(folder / "named-o.parquet")
+    np.testing.assert_array_equal(table["id"].to_numpy(), frame["id"])
+
+
+def test_a_table_is_opened_once_and_embeddings_are_written_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = tables.open_points
+    monkeypatch.setattr(tables, "open_points", lambda path, **more: (opened.append(path), real(path, **more))[1])
+    most: list[int] = []
+
+    def weigh(done: int, total: int | None) -> None:
+        most.append(sum(file.stat().st_size for file in (folder / "once.parquet.parts").iterdir()))
+
+    encode_table(job(folder, "once.parquet"), workers=1, progress=weigh)
+    assert len(opened) == 1
+    assert max(most) < 1.01 * (folder / "once.parquet").stat().st_size
 
 
 def test_a_worker_that_is_killed_costs_time_and_no_rows(folder: Path) -> None:
@@ -147,16 +192,23 @@ def test_csv_and_every_output_format_go_through_parts(folder: Path) -> None:
     assert abs((told[0][1] or 0) / 40_000 - 1) < 0.6  # a csv's length is guessed from the bytes read
 
 
-def test_parts_of_another_job_are_refused_and_kept(folder: Path) -> None:
+def test_unfinished_work_of_other_settings_or_of_an_older_version_is_refused_and_kept(folder: Path) -> None:
     parts = folder / "other.parquet.parts"
-    parts.mkdir()
-    (parts / "job.json").write_text(json.dumps({"input": "elsewhere.parquet"}))
-    np.save(parts / "000000.npy", np.zeros((2, 2)))
-    with pytest.raises(
-        ConfigError, match=r"other\.parquet\.parts holds an unfinished run of another job \(other input"
-    ):
+    with pytest.raises(OutputError, match="stop"):
+        encode_table(job(folder, "other.parquet"), workers=1, progress=stop)
+    before = sorted(path.name for path in parts.iterdir())
+    assert before == ["growing", JOURNAL, "plan.json"]
+    with pytest.raises(DataError, match=r"unfinished work of other settings \(stored as was float32 and is float16\)"):
+        encode_table(job(folder, "other.parquet", width="float16"), workers=1)
+    assert sorted(path.name for path in parts.iterdir()) == before
+    (parts / "job.json").write_text("{}")
+    with pytest.raises(ConfigError, match="unfinished work of an older version: remove it to begin anew"):
         encode_table(job(folder, "other.parquet"), workers=1)
-    assert (parts / "000000.npy").is_file()
+    assert sorted(path.name for path in parts.iterdir()) == sorted([*before, "job.json"])
+
+
+def stop(done: int, total: int | None) -> None:
+    raise OutputError("stop")
 
 
 def test_a_mistake_leaves_nothing(folder: Path, tmp_path: Path) -> None:
@@ -167,7 +219,7 @@ def test_a_mistake_leaves_nothing(folder: Path, tmp_path: Path) -> None:
         encode_table(job(folder, "o.parquet", "bad.parquet"), workers=1)
     with pytest.raises(TableError, match="the table has a column 'embedding' already"):
         encode_table(job(folder, "o.parquet", "plain.parquet"), workers=1)
-    with pytest.raises(TableError, match="there is no column 'ids' to keep"):
+    with pytest.raises(TableError, match="there is no column 'ids'"):
         encode_table(job(folder, "o.parquet", keep=("ids",)), workers=1)
     with pytest.raises(OutputError, match="no such file or directory"):
         encode_table(job(folder, "none/o.parquet"), workers=1)
@@ -185,9 +237,11 @@ def test_a_mistake_leaves_nothing(folder: Path, tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_share_an_output(folder: Path) -> None:
-    from tessearth.bulk.parts import open_parts
-
-    with open_parts(str(folder / "o.parquet")), pytest.raises(OutputError, match="another process is encoding into"):
+    busy = OutputError("never seen")
+    with (
+        open_job(folder / "o.parquet.parts", busy=busy),
+        pytest.raises(OutputError, match="another process is encoding into"),
+    ):
         encode_table(job(folder, "o.parquet"), workers=1)
 
 
@@ -226,7 +280,7 @@ def test_ten_million_rows_stay_under_two_gigabytes_and_survive_a_kill(tmp_path: 
     parts, said = tmp_path / "o.parquet.parts", tmp_path / "said.txt"
     with said.open("wb") as file:
         process = subprocess.Popen(command(tmp_path, "o.parquet", "--workers", "1"), stderr=file)
-    wait_for(lambda: process.poll() is not None or len(list(parts.glob("*.npy"))) >= 300, 10 * taken)  # of 611
+    wait_for(lambda: process.poll() is not None or chunks_in(parts) >= 300, 10 * taken)  # of 611
     assert process.poll() is None, said.read_text()
     process.kill()
     process.wait()

@@ -18,7 +18,7 @@ import json, sys, time
 from pathlib import Path
 import numpy as np
 from tessearth.bulk.geotiff import GeoTiffTarget
-from tessearth.bulk.raster_values import Stored
+from tessearth.bulk.stored import Stored
 from tessearth.sphere.grids import GLOBE, build_grid
 
 folder, dims = Path(sys.argv[1]), 64

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.bulk.parts import Part, Parts, write_part
 from tessearth.embedding.cache import EmbeddingCache
 from tessearth.embedding.retrieval import read_database, save_database
 from tessearth.encoder.sites import Trajectory
 from tessearth.encoder.weights import read_weights, save
-from tessearth.errors import DataError, OutputError, TessearthError
+from tessearth.errors import DataError, TessearthError
 from tessearth.evaluation.geoprior import GeoPrior, load_prior, save_prior
 from tessearth.imagery.image_encoders import build_image_encoder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution
@@ -136,12 +135,6 @@ def make_database(folder: Path) -> Path:
 PLACES = sample_sphere(50, 2)
 
 
-def make_part(folder: Path) -> Path:
-    path = Parts(folder).path(0)
-    write_part(path, Part(PLACES, np.arange(100, dtype=np.float32).reshape(50, 2)))
-    return path
-
-
 KEPT: dict[str, Kept] = {
     "weights": Kept(lambda folder: make_weights(folder, provenance={"step": 12}), read_weights),
     "weights of the official layout": Kept(lambda folder: make_weights(folder, layout="official"), read_weights),
@@ -154,7 +147,6 @@ KEPT: dict[str, Kept] = {
     "prepared cache": Kept(make_cache, read_prepared),
     "embedding cache": Kept(make_embeddings, read_embeddings),
     "retrieval database": Kept(make_database, read_database),
-    "part of a table": Kept(make_part, lambda path: Parts(path.parent).read(0, PLACES)),
 }
 
 
@@ -254,16 +246,6 @@ def test_a_width_that_lost_a_bit_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content.replace(b"(200, 12)", b"(200, 10)"))
     with pytest.raises(DataError, match="is not an npz of plain arrays, or is damaged"):
         read_database(path)
-
-
-def test_a_part_of_other_places_is_not_taken(tmp_path: Path) -> None:
-    make_part(tmp_path)
-    assert Parts(tmp_path).has(0, PLACES)
-    moved = PLACES.copy()
-    moved[7, 1] += 1e-9
-    assert not Parts(tmp_path).has(0, moved)
-    with pytest.raises(OutputError, match="run it again, and it is made anew"):
-        Parts(tmp_path).read(0, moved)
 
 
 def test_files_from_before_there_were_checksums_are_read(tmp_path: Path) -> None:

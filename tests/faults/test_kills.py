@@ -12,7 +12,7 @@ from tests.faults.forker import Forker
 from tests.faults.harness import in_child, leftovers
 from tests.faults.works import WORKS, Given, table_job
 
-SOME = {"features": 15, "encode": 12, "raster tif": 5, "raster parquet": 20, "database": 1, "pretrain": 9}
+SOME = {"features": 15, "encode": 3, "raster tif": 5, "raster parquet": 20, "database": 1, "pretrain": 9}
 """Every so-many-th moment; every moment, and what takes long to import, in the slow suite."""
 SLOW = {"pretrain"}
 

@@ -18,16 +18,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tessearth.bulk import cluster
-from tessearth.bulk import tables as table_jobs
 from tessearth.bulk.tables import encode_table
 from tessearth.embedding.cache import EmbeddingCache
-from tessearth.errors import ConfigError, OutputError
+from tessearth.errors import DataError, OutputError
 from tessearth.imagery import building
 from tessearth.imagery.store import FeatureStore
 from tessearth.labels.sources import read_prepared, write_prepared
-from tessearth.storage import files
+from tessearth.storage import files, workers
 from tessearth.storage.files import atomic_write, locked_folder, write_bytes
+from tessearth.storage.jobs import Job
 from tests.faults.harness import in_child, jumping_clock
 from tests.faults.works import WORKS, Given, encode, feature_recipe, make_features, table_job
 
@@ -121,17 +120,17 @@ def think(seconds: float) -> str:
 
 def test_a_worker_that_hangs_is_told_from_one_that_thinks() -> None:
     pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
-    watch = cluster._Watch(pool)
+    watch = workers._Watch()
     try:
         thinking = pool.submit(think, 1.0)
-        watch.end_hung()
+        watch.end_hung(workers._processes_of(pool))
         time.sleep(0.5)
-        watch.end_hung()
+        watch.end_hung(workers._processes_of(pool))
         assert thinking.result(timeout=30) == "thought"
         hanging = pool.submit(hang)
-        watch.end_hung()
+        watch.end_hung(workers._processes_of(pool))
         time.sleep(0.5)
-        watch.end_hung()
+        watch.end_hung(workers._processes_of(pool))
         with pytest.raises(BrokenProcessPool):
             hanging.result(timeout=30)
     finally:
@@ -149,7 +148,7 @@ def workers_of_this_process() -> list[int]:
 def test_a_table_survives_workers_that_hang(
     given: Given, undisturbed: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_jobs, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(workers, "SILENT_SECONDS", 3.0)
     stopped: list[int] = []
 
     def stop_one(done: int, total: int | None) -> None:
@@ -193,7 +192,7 @@ def test_want_of_memory_is_one_line_and_with_memory_the_work_goes_on(
 
     assert in_child(encode_in_little_memory) == 0, capfd.readouterr().err
     assert not (tmp_path / "o.parquet").exists()
-    assert len(list((tmp_path / "o.parquet.parts").glob("*.npy"))) >= 1
+    assert chunks_in(tmp_path) >= 1
     encode(given, tmp_path, lambda: None)
     assert pq.read_metadata(tmp_path / "o.parquet").num_rows == pq.read_metadata(given.table).num_rows
 
@@ -215,21 +214,27 @@ def test_a_table_survives_workers_without_memory(given: Given, undisturbed: Resu
     assert (tmp_path / "o.parquet").read_bytes() == undisturbed("encode")["o.parquet"]
 
 
+def chunks_in(folder: Path) -> int:
+    return len(Job(folder / "o.parquet.parts").entries)
+
+
 def begin_and_stop(given: Given, folder: Path) -> None:
-    """Encode a table until two parts are there."""
+    """Encode a table until two chunks are there."""
 
     def stop() -> None:
-        if len(list(folder.glob("o.parquet.parts/*.npy"))) >= 2:
+        if chunks_in(folder) >= 2:
             raise InterruptedError
 
     with pytest.raises((InterruptedError, OutputError)):
         encode(given, folder, stop)
 
 
-def parts_made(given: Given, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Go on, and say which parts had to be made."""
-    made, real = [], cluster.write_part
-    monkeypatch.setattr(cluster, "write_part", lambda path, part: (made.append(path.stem), real(path, part)))
+def chunks_made(given: Given, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Go on, and say which chunks had to be made."""
+    made, real = [], Job.note
+    monkeypatch.setattr(
+        Job, "note", lambda job, number, *some, **more: (made.append(number), real(job, number, *some, **more))
+    )
     encode(given, folder, lambda: None)
     return made
 
@@ -241,7 +246,7 @@ def test_a_tables_date_has_no_say_in_what_is_done(
     shutil.copy(given.table, own.table)
     begin_and_stop(own, tmp_path)
     os.utime(own.table, (0, 0))  # the clock leapt, or somebody copied the table
-    assert parts_made(own, tmp_path, monkeypatch) == ["000002", "000003"]
+    assert chunks_made(own, tmp_path, monkeypatch) == [2, 3]
 
 
 def test_a_table_that_changed_under_its_old_date_is_noticed(
@@ -256,7 +261,7 @@ def test_a_table_that_changed_under_its_old_date_is_noticed(
     lat[20_000] = -lat[20_000]
     pq.write_table(table.set_column(1, "lat", [lat]), own.table)
     os.utime(own.table, ns=(before.st_mtime_ns, before.st_mtime_ns))
-    assert parts_made(own, tmp_path, monkeypatch) == ["000001", "000002", "000003"]
+    assert chunks_made(own, tmp_path, monkeypatch) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["features", "encode"])
@@ -283,5 +288,5 @@ def test_a_cache_whose_files_are_of_tomorrow_still_tells_the_truth(tmp_path: Pat
 def test_parts_of_another_job_are_never_taken(given: Given, tmp_path: Path) -> None:
     begin_and_stop(given, tmp_path)
     job = table_job(given, tmp_path / "o.parquet")
-    with pytest.raises(ConfigError, match="unfinished run of another job"):
+    with pytest.raises(DataError, match="unfinished work of other settings"):
         encode_table(dataclasses.replace(job, width="float16"), workers=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tessearth.errors import OutputError, TessearthError
+from tessearth.errors import TessearthError
 from tests.faults.harness import contents, flipped, shortened
 from tests.faults.works import WORKS, Given
 
@@ -131,7 +131,7 @@ def test_a_window_that_is_damaged_while_the_output_is_made_is_in_no_output(
 ) -> None:
     from tessearth.bulk import rasters
 
-    real = rasters.fill
+    real = rasters._fill
 
     def fill_and_damage(*arguments: object) -> None:
         real(*arguments)  # type: ignore[arg-type]
@@ -140,33 +140,10 @@ def test_a_window_that_is_damaged_while_the_output_is_made_is_in_no_output(
         content[5] ^= 1
         path.write_bytes(content)
 
-    monkeypatch.setattr(rasters, "fill", fill_and_damage)
+    monkeypatch.setattr(rasters, "_fill", fill_and_damage)
     with pytest.raises(TessearthError, match="is damaged; run it again, and it is computed anew"):
         WORKS["raster parquet"].run(given, tmp_path, lambda: None)
     assert not (tmp_path / "map.parquet").exists()
-
-
-def test_a_part_that_is_damaged_before_it_is_joined_is_in_no_output(
-    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tessearth.bulk import tables as table_jobs
-
-    real = table_jobs._join
-
-    def damage_and_join(job: object, parts: object, described: object) -> int:
-        path = tmp_path / "o.parquet.parts" / "000001.npy"
-        content = bytearray(path.read_bytes())
-        content[1000] ^= 8
-        path.write_bytes(content)
-        return real(job, parts, described)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(table_jobs, "_join", damage_and_join)
-    with pytest.raises(OutputError, match="run it again, and it is made anew"):
-        WORKS["encode"].run(given, tmp_path, lambda: None)
-    assert not (tmp_path / "o.parquet").exists()
-    monkeypatch.undo()
-    WORKS["encode"].run(given, tmp_path, lambda: None)
-    assert (tmp_path / "o.parquet").exists()
 
 
 @pytest.mark.slow

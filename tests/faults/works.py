@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from tessearth.bulk.cluster import ModelChoice
 from tessearth.bulk.rasters import write_raster
-from tessearth.bulk.tables import TableJob, encode_table
+from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
 from tessearth.embedding.retrieval import Database, save_database
 from tessearth.encoder.weights import load_weights, save
 from tessearth.imagery.building import build_store

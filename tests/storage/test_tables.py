@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tessearth.bulk.outputs import open_writer, output_format
+from tessearth.bulk.writers import open_writer, output_format
 from tessearth.errors import OutputError, TableError
 from tessearth.storage import tables
 from tessearth.storage.tables import decode_points, open_points

@@ -1,4 +1,4 @@
-"""The bytes of a cloud-optimised GeoTIFF: what is said of the file first, then tiles, the smallest overview's first.
+"""The bytes of a cloud-optimised GeoTIFF: descriptions first, then tiles, beginning with the smallest overview.
 
     header | note on the layout | directories: full size, overviews | tiles: smallest overview ... full size
 
@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from tessearth.bulk.raster_values import Array, Stored
+from tessearth.bulk.stored import Array, Stored
 from tessearth.sphere.grids import WINDOW_SIDE, RasterGrid
 
 LAYOUT = (
@@ -26,7 +26,7 @@ LAYOUT = (
 DEFLATE_LEVEL = 4
 """Of 9: higher ones take much longer for embeddings that hardly become smaller."""
 KINDS = {"s": 2, "H": 3, "I": 4, "d": 12, "Q": 16}
-"""TIFF's numbers for types of values, by the letters `struct` knows them by; s is text."""
+"""TIFF's numbers for types of values, by their letters in `struct`; s is text."""
 SIGNED, FLOAT = 2, 3
 """TIFF's sample formats."""
 DIFFERENCES, FLOAT_DIFFERENCES = 2, 3
@@ -44,13 +44,13 @@ class Dialect(NamedTuple):
 CLASSIC, BIG = Dialect(b"II*\0", "H", "I"), Dialect(b"II+\0\x08\0\0\0", "Q", "Q")
 CLASSIC_BYTES = 2**32
 ROWS_AT_ONCE = 16
-"""Of a tile on their way to Deflate: a tile of a thousand dimensions is large enough once."""
+"""Rows of a tile that Deflate takes together: copies of a whole tile of a thousand dimensions would fill memory."""
 TILE_EXTRA = 2**10
-"""More than a tile's frame and its place in a directory come to, and Deflate adds at most a thousandth to its bytes."""
+"""More than the bytes of a tile's frame and its entries in a directory; Deflate adds at most a thousandth."""
 
 
 class Field(NamedTuple):
-    """One thing a directory says: a tag, a letter of `KINDS`, and values (bytes for text)."""
+    """An entry of a directory: a tag, a letter of `KINDS`, and values (bytes for text)."""
 
     tag: int
     kind: str
@@ -72,7 +72,7 @@ class Tiles(NamedTuple):
 
 
 def write_cog(path: Path, images: Sequence[Image], stored: Stored, facts: dict[str, Any]) -> None:
-    """Write a file of one map at several sizes, the full one first, and see it to the disk."""
+    """Write a file of one map at several sizes, the full one first, and wait until it is on the disk."""
     dialect = CLASSIC if _largest_size(images, stored) < CLASSIC_BYTES else BIG
     tiles = [Tiles(*[(0,) * image.grid.num_windows] * 2) for image in images]
     with open(path, "wb") as file:
@@ -86,7 +86,7 @@ def write_cog(path: Path, images: Sequence[Image], stored: Stored, facts: dict[s
 
 
 def encode_tile(numbers: Array, stored: Stored) -> bytes:
-    """A tile, (rows, columns, dims), filled up with nodata at the edge of the map, its differences packed."""
+    """A tile, (rows, columns, dims), as compressed differences, filled up with nodata at the edge of the map."""
     if numbers.shape[:2] != (WINDOW_SIDE, WINDOW_SIDE):
         whole = np.full((WINDOW_SIDE, WINDOW_SIDE, stored.dims), stored.nodata, stored.dtype)
         whole[: numbers.shape[0], : numbers.shape[1]] = numbers
@@ -111,7 +111,7 @@ def _differences(numbers: Array) -> Array:
 
 
 def _write_tiles(file: IO[bytes], image: Image, stored: Stored) -> Tiles:
-    """Each tile between its length and its last four bytes once more, as the note on the layout says."""
+    """Write each tile between its length and a copy of its last four bytes, as the note on the layout says."""
     offsets, sizes = [], []
     for number in range(image.grid.num_windows):
         content = encode_tile(image.tile(number), stored)
@@ -210,11 +210,12 @@ def _metadata(stored: Stored, facts: dict[str, Any]) -> Field:
     # GDAL takes text for XML once more after it has read it as XML, so it is escaped twice.
     items = [f"<Item name={quoteattr(name)}>{escape(escape(str(value)))}</Item>" for name, value in facts.items()]
     for band in range(stored.dims):
-        said = {"description": f"dim_{band:03d}"}
+        band_items = {"description": f"dim_{band:03d}"}
         if stored.scale:
-            said |= {"offset": repr(stored.offset[band]), "scale": repr(stored.scale[band])}
+            band_items |= {"offset": repr(stored.offset[band]), "scale": repr(stored.scale[band])}
         items += [
-            f'<Item name="{role.upper()}" sample="{band}" role="{role}">{value}</Item>' for role, value in said.items()
+            f'<Item name="{role.upper()}" sample="{band}" role="{role}">{value}</Item>'
+            for role, value in band_items.items()
         ]
     text = "<GDALMetadata>\n  " + "\n  ".join(items) + "\n</GDALMetadata>\n"
     return Field(42112, "s", text.encode() + b"\0")

@@ -4,8 +4,9 @@ Such a file begins with its smallest overview, so it can only be written as a wh
 interrupted; at the end its windows are read twice, first for the overviews, then as the tiles of the full size.
 """
 
+import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tessearth.bulk.cog_bytes import Image, write_cog
-from tessearth.bulk.raster_overviews import Overviews
-from tessearth.bulk.raster_values import Array, Stored
-from tessearth.sphere.grids import RasterGrid
+from tessearth.bulk.stored import Array, Stored
+from tessearth.sphere.grids import WINDOW_SIDE, RasterGrid
 from tessearth.storage.files import reserve
+from tessearth.storage.jobs import ArrayFile, Place
 
 WINDOWS, WHOLE = "windows.raw", "whole.tif"
 
@@ -29,10 +30,12 @@ class GeoTiffTarget:
     def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
         self.folder, self.grid, self.stored = folder, grid, stored
         self._cell_bytes = stored.dims * np.dtype(stored.dtype).itemsize
+        windows = ArrayFile(folder / WINDOWS, stored.dtype, self._place)
+        self.put, self.get = windows.put, windows.get
 
     @staticmethod
     def check_installed() -> None:
-        """Writing needs nothing beside numpy; reading is for whoever reads GeoTIFF."""
+        """Writing needs nothing but numpy."""
 
     @staticmethod
     def bytes_per_value(dtype: str) -> float:
@@ -49,19 +52,6 @@ class GeoTiffTarget:
             return
         with open(path, "wb") as file:
             reserve(file, size)
-
-    def put(self, number: int, numbers: Array) -> None:
-        """Write a window into its place."""
-        with open(self.folder / WINDOWS, "r+b") as file:
-            file.seek(self._begin(number))
-            file.write(np.ascontiguousarray(numbers).tobytes())
-
-    def get(self, number: int) -> Array | None:
-        """A window as it lies on disk, (n, dims)."""
-        height, width = self._shape(number)
-        count = height * width * self.stored.dims
-        numbers = np.fromfile(self.folder / WINDOWS, self.stored.dtype, count, offset=self._begin(number))
-        return numbers.reshape(-1, self.stored.dims) if len(numbers) == count else None
 
     def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
         """Make the overviews and the GeoTIFF inside the folder, then give it its name."""
@@ -81,8 +71,82 @@ class GeoTiffTarget:
         rows, columns = self.grid.window_slices(number)
         return rows.stop - rows.start, columns.stop - columns.start
 
-    def _begin(self, number: int) -> int:
-        """The offset of a window behind those above it and those beside it in its row, all of them without gaps."""
+    def _place(self, number: int) -> Place:
+        """A window lies behind those above it and those left of it in its row, all of them without gaps."""
         rows, columns = self.grid.window_slices(number)
-        cells: int = rows.start * self.grid.columns + (rows.stop - rows.start) * columns.start
-        return cells * self._cell_bytes
+        height, width = self._shape(number)
+        cells = rows.start * self.grid.columns + height * columns.start
+        return Place(cells * self._cell_bytes, (height * width, self.stored.dims))
+
+
+class Overviews:
+    """The same map at half the size, a quarter and so on: one plain file each, cell after cell, row after row.
+
+    A window divides evenly into the cells of every overview, so each window is looked at once and gives its part of all
+    of them, exact means of the cells of full size; only the rounding to the stored type is added.
+    """
+
+    def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
+        self.grids = overview_grids(grid)
+        self._grid, self._stored = grid, stored
+        self._paths = [folder / f"overview-{number}.raw" for number in range(len(self.grids))]
+        self._cell_bytes = stored.dims * np.dtype(stored.dtype).itemsize
+
+    def prepare(self) -> None:
+        """Reserve the files, so that a full disk is found at once."""
+        for path, grid in zip(self._paths, self.grids, strict=True):
+            with open(path, "wb") as file:
+                reserve(file, grid.num_cells * self._cell_bytes)
+
+    def add(self, number: int, numbers: Array) -> None:
+        """Put the part of a window, (rows, columns, dims), into every overview."""
+        rows, columns = self._grid.window_slices(number)
+        for level, means in enumerate(window_means(numbers, self._stored, len(self.grids))):
+            factor = 2 ** (level + 1)
+            width = self.grids[level].columns
+            with open(self._paths[level], "r+b") as file:
+                for row, cells in enumerate(means, rows.start // factor):
+                    file.seek((row * width + columns.start // factor) * self._cell_bytes)
+                    file.write(cells.tobytes())
+
+    def tile(self, level: int, number: int) -> Array:
+        """One tile of an overview, (rows, columns, dims)."""
+        grid = self.grids[level]
+        shape = (grid.rows, grid.columns, self._stored.dims)
+        return np.array(np.memmap(self._paths[level], self._stored.dtype, "r", shape=shape)[grid.window_slices(number)])
+
+
+def overview_grids(grid: RasterGrid) -> list[RasterGrid]:
+    """Half the size each time, until all fits one tile or a cell covers a whole window."""
+    grids, factor = [grid], 2
+    while max(grids[-1].rows, grids[-1].columns) > WINDOW_SIDE and factor <= WINDOW_SIDE:
+        rows, columns = -(-grid.rows // factor), -(-grid.columns // factor)
+        resolution = grid.resolution * factor
+        grids.append(dataclasses.replace(grid, rows=rows, columns=columns, resolution=resolution))
+        factor *= 2
+    return grids[1:]
+
+
+def window_means(numbers: Array, stored: Stored, count: int) -> Iterator[Array]:
+    """A window's part of `count` overviews: (rows, columns, dims), halved each time, an odd last row standing alone.
+
+    A cell is the mean of the cells under it that have a value, rounded to the stored type; nodata where none has.
+    """
+    first = numbers[..., 0]  # a cell has all dimensions or none
+    counts = (~np.isnan(first) if np.isnan(stored.nodata) else first != stored.nodata).astype(np.int32)
+    sums = numbers if counts.all() else np.where(counts[..., None] > 0, numbers, np.zeros((), numbers.dtype))
+    for _ in range(count):
+        sums, counts = _add_fours(sums), _add_fours(counts)
+        means = sums / np.maximum(counts, 1)[..., None]
+        means = np.rint(means) if stored.dtype == "int8" else means
+        yield np.where(counts[..., None] > 0, means, stored.nodata).astype(stored.dtype)
+
+
+def _add_fours(cells: Array) -> Array:
+    """Sums of four cells, wide enough for a whole window: (rows, columns, ...) -> half of both, rounded up."""
+    wide = np.int32 if np.issubdtype(cells.dtype, np.integer) else np.float64
+    odd = [(0, cells.shape[0] % 2), (0, cells.shape[1] % 2), *[(0, 0)] * (cells.ndim - 2)]
+    even = np.pad(cells, odd) if cells.shape[0] % 2 or cells.shape[1] % 2 else cells
+    pairs = np.add(even[0::2], even[1::2], dtype=wide)
+    summed: Array = pairs[:, 0::2] + pairs[:, 1::2]
+    return summed

@@ -1,220 +1,328 @@
 """A table of any size into embeddings: by several processes or a cluster, in bounded memory, resumable.
 
-The table is read twice and held never. First its places go to the workers batch by batch and come back as parts (see
-`parts`); what was done before is not done again. Then the table is read once more and written with the parts beside its
-rows, in their order, and the output appears in one step. While it is written, the disk holds the embeddings twice.
+The table is read once. Its rows and their embeddings go, a batch at a time and in their order, into one growing file,
+whose journal notes where each batch ends and its checksum (see `storage.jobs`). A run that goes on reads the table
+again, keeps every batch that is in the file as it was written, and computes the rest; at the end the file gets its
+name. Short tables are encoded in one go, without a journal.
 
 Every worker runs one thread and embeds the same batches, so the bytes do not depend on how many workers there were,
 where they ran, or how often the run was interrupted.
 """
 
+import functools
 import itertools
 import os
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal, NamedTuple
 
-from tessearth.bulk.cluster import (
-    Description,
-    ModelChoice,
-    PartResult,
-    PartTask,
-    Workers,
-    describe_model,
-    open_workers,
-    run_part,
+import numpy as np
+
+from tessearth.bulk.writers import WRITERS, Embeddings, NpzWriter, OutputFormat, Width, check_schema, open_writer
+from tessearth.embedding.onnx import OnnxEmbedder
+from tessearth.errors import (
+    ConfigError,
+    CoordinateError,
+    CoordinateWarning,
+    OutputError,
+    TableError,
+    is_out_of_memory,
 )
-from tessearth.bulk.outputs import OutputFormat, Width, check_schema, open_writer
-from tessearth.bulk.parts import Part, Parts, open_parts, write_part
-from tessearth.errors import OutputError, TableError, TessearthError, is_out_of_memory
-from tessearth.storage.tables import ROWS_AT_ONCE, STANDARD_STREAM, open_points
+from tessearth.sphere.coordinates import Floats
+from tessearth.storage.files import keeping_what_is_finished
+from tessearth.storage.jobs import Job, open_job
+from tessearth.storage.tables import ROWS_AT_ONCE, STANDARD_STREAM, PointBatch, PointTable, open_points
+from tessearth.storage.workers import Pool, one_torch_thread, open_pool, usual_workers
 
-ATTEMPTS = 4
-"""How often lost workers are replaced before the run gives up; every attempt goes on where the last one ended."""
-GO_ON = "the same command with fewer --workers goes on where this one ended"
-LOST = {"KilledWorker", "FutureCancelledError", "CancelledError", "CommClosedError", "BrokenProcessPool"}
-"""What a cluster calls the end of a worker that was not its own doing."""
-SILENT_SECONDS = 60.0
-"""When no part has come back for so long, workers are looked at: those that hang are ended and replaced."""
+Runtime = Literal["torch", "onnx"]
+MOST_WORKERS = 4
+"""By default: each worker holds its own model and libraries, some 400 MB."""
 LARGE_ROWS = 2**17
 LARGE_CSV_BYTES = 2**22
+GROWING, WHOLE = "growing", "whole"
+"""Files of a job: the rows so far, and an archive that is packed from them at the end."""
+GO_ON = "the same command with fewer --workers goes on where this one ended"
 
 Progress = Callable[[int, int | None], None]
-"""Called with the rows done and how many there will be, None while nobody knows."""
+"""Called with the rows done and how many there will be; None when that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """A model by what a process needs to open it; on a cluster, a path must lead to it on every machine."""
+
+    model: str
+    device: str | None = None
+    precision: str = "float32"
+    runtime: Runtime = "torch"
+
+    def open(self, threads: int | None = None) -> Any:
+        """An Embedder, or an OnnxEmbedder, which needs no torch."""
+        if self.runtime == "onnx":
+            return OnnxEmbedder(self.model, threads=threads)
+        from tessearth.embedding.embedder import Embedder
+
+        return Embedder(self.model, device=self.device, precision=self.precision)  # type: ignore[arg-type]
+
+    def embed(self, embedder: Any, latlon: Floats) -> Embeddings:
+        """The opened model's embeddings of checked degrees, (N, 2) to (N, D); from a GPU in one piece."""
+        embeddings: Embeddings
+        if self.runtime == "onnx":
+            embeddings = embedder.embed(latlon)
+        else:
+            import torch
+
+            embeddings = embedder.embed_tensor(torch.from_numpy(latlon), check=False).cpu().numpy()
+        return embeddings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJob:
-    """What is encoded into what."""
+    """A table, the output and how it is encoded."""
 
     source: str
-    """csv, Parquet or GeoParquet of places: a file, since it is read twice."""
+    """csv, Parquet or GeoParquet of places; "-" is standard input."""
     output: str
     format: OutputFormat
     choice: ModelChoice
     lat: str | None = None
     lon: str | None = None
     keep: Sequence[str] | None = None
-    """Columns that travel along; None is all of them."""
+    """Columns that are copied into the output; None is all of them."""
     width: Width = "float32"
 
 
-def is_large(job: TableJob) -> bool:
-    """Whether an interrupted run would be worth going on with, and can: a long table, from a file into a file."""
-    if STANDARD_STREAM in (job.source, job.output) or not Path(job.source).is_file():
-        return False
-    if Path(job.output).exists() and not Path(job.output).is_file():
-        return False
-    with open_points(job.source, lat=job.lat, lon=job.lon, keep=()) as points:
-        if points.total_rows is not None:
-            return points.total_rows > LARGE_ROWS
-    return Path(job.source).stat().st_size > LARGE_CSV_BYTES
-
-
-def encode_in_one_go(job: TableJob, load: Callable[[], Any], *, progress: Progress | None = None) -> int:
-    """Encode a table of any size in this process, also through pipes, in bounded memory but without a second chance."""
-    show = progress or (lambda done, total: None)
-    rows = 0
-    with open_points(job.source, lat=job.lat, lon=job.lon, keep=job.keep) as points:
-        first = next(points.batches)  # most mistakes show here, before the model is loaded
-        embedder = load()
-        show(0, points.total_rows)
-        with open_writer(job.output, job.format, points.schema, embedder.dim, job.width) as writer:
-            for batch in itertools.chain([first], points.batches):
-                writer.write(batch, embedder.embed(batch.latlon).astype(job.width, copy=False))
-                rows += len(batch.latlon)
-                show(rows, points.expected_rows(rows))
-    return rows
-
-
 def encode_table(
-    job: TableJob, *, workers: int | None = None, cluster: str | None = None, progress: Progress | None = None
+    table: TableJob, *, workers: int | None = None, cluster: str | None = None, progress: Progress | None = None
 ) -> int:
     """Encode a table and return how many rows it has.
 
-    `workers` is how many processes; None is one for each of up to four cores, or one where there is a GPU. `cluster` is
-    a Dask scheduler's address, or "local" for a Dask cluster on this machine. Run again after any interruption, the
-    same call goes on where it was.
+    A short table, and one that is read from or written to a pipe, is encoded in one go by this process. A long one is
+    resumable: run again after any interruption, the same call goes on where it was. `workers` is how many processes
+    (default: one for each of up to four cores, or one where there is a GPU); `cluster` is a Dask scheduler's address,
+    or "local" for a Dask cluster on this machine.
     """
-    _check(job)
     show = progress or (lambda done, total: None)
-    with open_parts(job.output) as parts:
-        try:
-            described = _encode_with_patience(job, parts, workers, cluster, show)
-            rows = _join(job, parts, described)
-        except TableError:
-            parts.remove()  # another table will be another job
-            raise
-        parts.remove()
+    share = workers is not None or cluster is not None
+    if share and STANDARD_STREAM in (table.source, table.output):
+        raise TableError("a table is encoded by workers from a file into a file, not through a pipe")
+    with open_points(table.source, lat=table.lat, lon=table.lon, keep=table.keep) as points:
+        check_schema(table.format, points.schema)
+        first = next(points.batches)  # most mistakes show here, before the model is loaded
+        whole = points._replace(batches=itertools.chain([first], points.batches))
+        if share or _is_large(table, whole):
+            return _encode_resumably(table, whole, workers, cluster, show)
+        return _encode_in_one_go(table, whole, show)
+
+
+def _is_large(table: TableJob, points: PointTable) -> bool:
+    """Whether a table is encoded resumably: a long one, from a file into a file."""
+    if STANDARD_STREAM in (table.source, table.output) or not Path(table.source).is_file():
+        return False
+    if Path(table.output).exists() and not Path(table.output).is_file():
+        return False
+    if points.total_rows is not None:
+        return points.total_rows > LARGE_ROWS
+    return Path(table.source).stat().st_size > LARGE_CSV_BYTES
+
+
+def _encode_in_one_go(table: TableJob, points: PointTable, show: Progress) -> int:
+    embedder = table.choice.open()
+    rows = 0
+    show(0, points.total_rows)
+    with open_writer(table.output, table.format, points.schema, embedder.dim, table.width) as writer:
+        for batch in points.batches:
+            writer.write(batch, table.choice.embed(embedder, batch.latlon).astype(table.width, copy=False))
+            rows += len(batch.latlon)
+            show(rows, points.expected_rows(rows))
     return rows
 
 
-def _check(job: TableJob) -> None:
-    """Find in the first rows what would else be found after hours."""
-    if STANDARD_STREAM in (job.source, job.output):
-        raise TableError("a table is encoded by workers from a file into a file, not through a pipe")
-    with open_points(job.source, lat=job.lat, lon=job.lon, keep=job.keep) as points:
-        check_schema(job.format, points.schema)
-        next(points.batches)
-
-
-def _encode_with_patience(
-    job: TableJob, parts: Parts, workers: int | None, cluster: str | None, progress: Progress
-) -> Description:
-    for _ in range(ATTEMPTS):
+def _encode_resumably(
+    table: TableJob, points: PointTable, workers: int | None, cluster: str | None, show: Progress
+) -> int:
+    output = Path(table.output)
+    if not output.absolute().parent.is_dir():
+        raise OutputError(f"cannot write {output}: no such file or directory; nothing was left half-written")
+    folder = output.with_name(f"{output.name}.parts")
+    if (folder / "job.json").exists():
+        raise ConfigError(f"{folder} holds unfinished work of an older version: remove it to begin anew")
+    busy = OutputError(f"another process is encoding into {output}: wait for it")
+    with open_job(folder, busy=busy) as job, _open_workers(table.choice, workers, cluster) as pool:
+        model = pool.call(_describe_model, table.choice)
+        job.begin(_plan(table, model))
         try:
-            with open_workers(job.choice, workers, cluster) as pool:
-                opened = pool.executor.submit(describe_model, job.choice)
-                while not _finished([opened], pool):
-                    pass
-                described: Description = opened.result()
-                parts.begin(_identity(job, described))
-                _encode_missing(job, parts, pool, described, progress)
-            return described
-        except TessearthError:
+            with keeping_what_is_finished(folder):
+                done = _fill(table, points, job, pool, model, show)
+        except (CoordinateError, TableError):
+            job.remove()  # a mended table is another job
             raise
         except Exception as error:
             if is_out_of_memory(error):
                 raise OutputError(f"a worker ran out of memory: {GO_ON}") from error
-            if not (isinstance(error, BrokenExecutor) or type(error).__name__ in LOST):
-                raise
-    raise OutputError(f"workers ended or hung {ATTEMPTS} times without finishing, perhaps for want of memory: {GO_ON}")
+            raise
+        try:
+            os.replace(done.path, output)
+        except OSError as error:
+            raise OutputError(f"cannot write {output}: {(error.strerror or str(error)).lower()}") from error
+        job.remove()
+    return done.rows
 
 
-def _finished(futures: Collection[Future[Any]], pool: Workers) -> set[Future[Any]]:
-    """Those that are done, after waiting for one for a while; when none is, hanging workers are ended."""
-    finished, _ = wait(futures, timeout=SILENT_SECONDS, return_when=FIRST_COMPLETED)
-    if not finished:
-        pool.end_hung()
-    return finished
-
-
-def _identity(job: TableJob, described: Description) -> dict[str, object]:
-    """What decides the parts beside their places: where those are read, the model, how embeddings are stored."""
+def _plan(table: TableJob, model: "ModelFacts") -> dict[str, object]:
+    """Everything that decides the output, except the table's content: that is compared batch by batch."""
     return {
-        "input": str(Path(job.source).absolute()),
-        "columns": [job.lat, job.lon],
-        "rows per part": ROWS_AT_ONCE,
-        "model": described.fingerprint,
-        "stored as": job.width,
+        "input": str(Path(table.source).absolute()),
+        "columns": [table.lat, table.lon],
+        "kept columns": table.keep if table.keep is None else list(table.keep),
+        "rows at once": ROWS_AT_ONCE,
+        "model": model.fingerprint,
+        "format": table.format,
+        "stored as": table.width,
     }
 
 
-def _encode_missing(job: TableJob, parts: Parts, pool: Workers, described: Description, progress: Progress) -> None:
-    """Hand out every part that is not there, no more at once than keeps all workers busy."""
-    waiting: dict[Future[PartResult], PartTask] = {}
-    read = done = 0
-    total: int | None = None
+class GrowingFile:
+    """Chunks of a job one after another in a file that grows; the journal notes where each of them ends."""
 
-    def collect() -> int:
-        return sum(_receive(waiting.pop(one), one, parts, described) for one in _finished(waiting, pool))
+    def __init__(self, job: Job, file: IO[bytes]) -> None:
+        """`file` stands where the first chunk begins."""
+        self._job, self._file, self._begin = job, file, file.tell()
 
-    with open_points(job.source, lat=job.lat, lon=job.lon, keep=()) as points:
-        for index, batch in enumerate(points.batches):
-            rows = len(batch.latlon)
-            read += rows
-            total = points.expected_rows(read)
-            if parts.has(index, batch.latlon):
-                done += rows
-            else:
-                while len(waiting) >= pool.at_once:
-                    done += collect()
-                path = str(parts.path(index)) if pool.share_disk else None
-                task = PartTask(job.choice, index, batch.latlon, job.width, path)
-                waiting[pool.executor.submit(run_part, task)] = task
-            progress(done, total)
-        while waiting:
-            done += collect()
-            progress(done, read)
+    def get(self, number: int) -> bytes | None:
+        """A chunk as it lies in the file."""
+        before, entry = self._job.entries.get(number - 1), self._job.entries[number]
+        if number and before is None:
+            return None
+        return self._read(before.notes["end"] if before else self._begin, entry.notes["end"])
 
+    def end_chunk(self, number: int, about: bytes) -> None:
+        """Note that everything behind the chunk before is this one."""
+        start = self._job.entries[number - 1].notes["end"] if number else self._begin
+        end = self._file.tell()
+        self._job.note(number, self._read(start, end), about=about, end=end)
 
-def _receive(task: PartTask, future: Future[PartResult], parts: Parts, described: Description) -> int:
-    """Take a finished part in: the rows it brought."""
-    fingerprint, embeddings = future.result()
-    if fingerprint != described.fingerprint:
-        raise OutputError(
-            f"two workers have different models under the name {task.choice.model}: give all of them the same file"
-        )
-    if embeddings is not None:
-        write_part(parts.path(task.number), Part(task.latlon, embeddings))
-    return len(task.latlon)
+    def _read(self, start: int, end: int) -> bytes:
+        self._file.flush()
+        with open(self._file.name, "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
 
 
-def _join(job: TableJob, parts: Parts, described: Description) -> int:
-    """Write the rows and their embeddings, first inside the folder, so that a killed run leaves nothing elsewhere."""
-    joined = parts.folder / "joined"
-    rows = 0
-    with (
-        open_points(job.source, lat=job.lat, lon=job.lon, keep=job.keep) as points,
-        open_writer(str(joined), job.format, points.schema, described.dim, job.width) as writer,
-    ):
-        for index, batch in enumerate(points.batches):
-            writer.write(batch, parts.read(index, batch.latlon))
-            rows += len(batch.latlon)
-    try:
-        os.replace(joined, job.output)
-    except OSError as error:
-        raise OutputError(f"cannot write {job.output}: {(error.strerror or str(error)).lower()}") from error
-    return rows
+def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "ModelFacts", show: Progress) -> "Done":
+    """Write every batch of the table into the growing file, and then the end of the file."""
+    path = job.folder / GROWING
+    with open(path, "r+b" if path.exists() else "w+b") as file:
+        writer = WRITERS[table.format](file, points.schema, model.dim, table.width)
+        job.chunks = growing = GrowingFile(job, file)
+        done = read = 0
+
+        def count(batches: Iterator[PointBatch]) -> Iterator[PointBatch]:
+            nonlocal read
+            for batch in batches:
+                read += len(batch.latlon)
+                yield batch
+
+        batches: Iterator[tuple[int, PointBatch]] = enumerate(count(points.batches))
+        for number, batch in batches:
+            content = job.intact(number, about=_about(batch))
+            if content is None or not writer.restore(batch, content):
+                batches = itertools.chain([(number, batch)], batches)
+                break
+            done += len(batch.latlon)
+            show(done, points.expected_rows(read))
+        tasks = ((numbered, EmbedTask(table.choice, numbered[1].latlon, table.width)) for numbered in batches)
+        for (number, batch), (fingerprint, embeddings) in pool.run(_embed, tasks):
+            if fingerprint != model.fingerprint:
+                raise OutputError(
+                    f"two workers have different models under the name {table.choice.model}: give all of them the same "
+                    f"file"
+                )
+            writer.write(batch, embeddings)
+            growing.end_chunk(number, _about(batch))
+            done += len(batch.latlon)
+            show(done, points.expected_rows(read))
+        show(done, done)
+        writer.finish()
+        file.truncate()
+        os.fsync(file.fileno())
+        if isinstance(writer, NpzWriter):
+            path = job.folder / WHOLE
+            with open(path, "wb") as whole:
+                writer.pack(whole)
+                os.fsync(whole.fileno())
+    return Done(path, done)
+
+
+def _about(batch: PointBatch) -> bytes:
+    return np.ascontiguousarray(batch.latlon, dtype="<f8").tobytes()
+
+
+class Done(NamedTuple):
+    """A finished output that has no name yet."""
+
+    path: Path
+    rows: int
+
+
+class ModelFacts(NamedTuple):
+    """Facts about the model that the process without it needs."""
+
+    dim: int
+    fingerprint: str
+
+
+class EmbedTask(NamedTuple):
+    """Some consecutive rows to embed."""
+
+    choice: ModelChoice
+    latlon: Floats
+    """Checked degrees, (N, 2)."""
+    width: Width
+
+
+def _describe_model(choice: ModelChoice) -> ModelFacts:
+    """Open the model in a worker and describe it."""
+    embedder, fingerprint = _opened(choice)
+    return ModelFacts(embedder.dim, fingerprint)
+
+
+def _embed(task: EmbedTask) -> tuple[str, Embeddings]:
+    """The model's fingerprint and the embeddings, by one thread: its sums come out the same on any number of cores."""
+    embedder, fingerprint = _opened(task.choice)
+    if task.choice.runtime == "torch":
+        one_torch_thread()  # a worker of a cluster has no setup
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CoordinateWarning)  # the process that read the table has warned
+        return fingerprint, task.choice.embed(embedder, task.latlon).astype(task.width, copy=False)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(choice: ModelChoice) -> tuple[Any, str]:
+    """The model and its fingerprint, opened once a process."""
+    embedder = choice.open(threads=1)
+    return embedder, embedder.fingerprint()
+
+
+def _open_workers(choice: ModelChoice, workers: int | None, cluster: str | None) -> AbstractContextManager[Pool]:
+    """A Dask cluster, several processes, or this one where there is one core or a GPU."""
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers is {workers}; it must be at least 1")
+    count = workers or usual_workers(MOST_WORKERS)
+    if cluster is not None:
+        return open_pool("dask", count, cluster=cluster, advice=GO_ON)
+    if workers is None and not _runs_on_cpu(choice):
+        count = 1
+    setup = one_torch_thread if choice.runtime == "torch" else None
+    return open_pool("here" if count == 1 else "processes", count, setup=setup, advice=GO_ON)
+
+
+def _runs_on_cpu(choice: ModelChoice) -> bool:
+    if choice.runtime == "onnx":
+        return True
+    from tessearth.devices import find_device
+
+    return find_device(choice.device).type == "cpu"

@@ -1,4 +1,4 @@
-"""Zarr 3 with CF coordinates: one chunk a window, written where it stays; the store gets its name when it is whole."""
+"""Zarr 3 with CF coordinates: chunks of windows, written in place; the store gets its name when it is complete."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tessearth.bulk.raster_values import Array, Stored
+from tessearth.bulk.stored import Array, Stored
 from tessearth.errors import OutputError
 from tessearth.packages import require
 from tessearth.sphere.grids import WINDOW_SIDE, RasterGrid
@@ -22,7 +22,7 @@ WHAT = "a Zarr store"
 
 
 class ZarrTarget:
-    """`embedding` (dim, lat, lon) with its coordinates; CF knows one scale and offset for all of a variable."""
+    """`embedding` (dim, lat, lon) with its coordinates; CF has one scale and offset for a whole variable."""
 
     one_scale = True
 
@@ -37,11 +37,11 @@ class ZarrTarget:
 
     @staticmethod
     def bytes_per_value(dtype: str) -> float:
-        """On disk while it is made, were nothing to compress."""
+        """On disk while it is made, without any gain by compression."""
         return np.dtype(dtype).itemsize
 
     def prepare(self) -> None:
-        """Write everything but the values; values that are there stay, and what describes them is written anew."""
+        """Write everything but the values; values on disk stay, and their description is written anew."""
         zarr = require("zarr", extra="geo", what=WHAT)
         fresh = self.path.with_name(FRESH)
         shutil.rmtree(fresh, ignore_errors=True)
@@ -51,7 +51,7 @@ class ZarrTarget:
             place.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file, place)
         shutil.rmtree(fresh)
-        for left in self.path.rglob("*.partial"):  # what a kill left of Zarr's own writing
+        for left in self.path.rglob("*.partial"):  # Zarr's own temporary files after a kill
             left.unlink()
         self._array = zarr.open_group(str(self.path), mode="r+")[EMBEDDING]
 
@@ -76,7 +76,7 @@ class ZarrTarget:
             dtype=self.stored.dtype,
             chunks=tuple(map(min, shape, chunk)),
             fill_value=self.stored.nodata if self.stored.dtype != "int8" else int(self.stored.nodata),
-            compressors=[zarr.codecs.ZstdCodec(level=3, checksum=True)],  # so that readers notice a bit that turned
+            compressors=[zarr.codecs.ZstdCodec(level=3, checksum=True)],  # so that readers notice a changed bit
             dimension_names=["dim", "lat", "lon"],
             attributes=self._attributes(),
         )
@@ -92,12 +92,12 @@ class ZarrTarget:
         rows, columns = self.grid.window_slices(number)
         try:
             window: Array = self._array[:, rows, columns]
-        except Exception:  # whatever a damaged chunk makes a codec raise
+        except Exception:  # codecs raise errors of any kind for a damaged chunk
             return None
         return np.ascontiguousarray(window.reshape(self.stored.dims, -1).T)
 
     def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
-        """Say what the store holds, wait for the disk, and give it its name."""
+        """Add the facts, wait until all is on the disk, and give the store its name."""
         zarr = require("zarr", extra="geo", what=WHAT)
         for number in range(self.grid.num_windows):
             intact(number)

@@ -13,8 +13,7 @@ from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
-    from tessearth.bulk.cluster import Runtime
-    from tessearth.bulk.tables import TableJob
+    from tessearth.bulk.tables import Runtime
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -86,9 +85,8 @@ def encode(
     elif out is None:
         raise ConfigError("say where the embeddings go: --out FILE (or - for standard output)")
     else:
-        from tessearth.bulk.cluster import ModelChoice
-        from tessearth.bulk.outputs import check_width, output_format
-        from tessearth.bulk.tables import TableJob
+        from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
+        from tessearth.bulk.writers import check_width, output_format
 
         job = TableJob(
             source=table,
@@ -100,7 +98,9 @@ def encode(
             keep=None if keep is None else [] if keep == "none" else keep.split(","),
             width=check_width(dtype),
         )
-        _encode_table(job, choice, workers)
+        processes, cluster = options.split_workers(workers)
+        with work_progress("standard input" if table == "-" else Path(table).name) as advance:
+            encode_table(job, workers=processes, cluster=cluster, progress=advance)
     if choice.runtime == "torch":
         options.warn_if_untrained(model)
 
@@ -149,15 +149,3 @@ def _encode_place(latlon: tuple[float, float], choice: Choice, as_json: bool) ->
         support = embedder.support(place)
         answer["support"] = {"entropy": float(support.entropy), "distance_deg": float(support.distance)}
     print(json.dumps(answer))
-
-
-def _encode_table(job: "TableJob", choice: Choice, workers: str | None) -> None:
-    """Encode a long table, or one with --workers, in resumable chunks; any other in one go."""
-    from tessearth.bulk.tables import encode_in_one_go, encode_table, is_large
-
-    with work_progress("standard input" if job.source == "-" else Path(job.source).name) as advance:
-        if workers is not None or is_large(job):
-            processes, cluster = options.split_workers(workers)
-            encode_table(job, workers=processes, cluster=cluster, progress=advance)
-        else:
-            encode_in_one_go(job, choice.open, progress=advance)

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never a part; and where prepared data is cached."""
+"""Writing files so that a reader sees the old content or the new, never a part; locks; the cache folder."""
 
 import contextlib
 import glob

@@ -57,13 +57,13 @@ def tensors_in(content: Mapping[str, Any], containers: Iterable[str], where: str
 def rename(
     tensors: Mapping[str, Tensor], names: Mapping[str, str], dropped: tuple[str, ...], where: str
 ) -> dict[str, Tensor]:
-    """Tensors under our names, by the table ours -> the file's; missing and surplus ones are refused by name.
+    """Tensors under our names, by the table of our names to the file's; missing and surplus ones are refused by name.
 
     `dropped` are beginnings of names that are known to belong to something else.
     """
-    theirs = set(names.values())
-    missing = sorted(theirs - tensors.keys())
-    surplus = sorted(name for name in tensors.keys() - theirs if not name.startswith(dropped))
+    wanted = set(names.values())
+    missing = sorted(wanted - tensors.keys())
+    surplus = sorted(name for name in tensors.keys() - wanted if not name.startswith(dropped))
     for word, wrong in (("missing", missing), ("surplus", surplus)):
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""

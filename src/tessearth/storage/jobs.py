@@ -59,7 +59,8 @@ class Entry(NamedTuple):
 class Job:
     """The plan, the journal and the chunks of a folder that this process holds."""
 
-    chunks: Chunks
+    chunks: Any
+    """`Chunks`; its `get` alone will do where chunks are written by other means and only noted here."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,8 +111,8 @@ class Job:
     def note(self, number: int, content: Content, *, about: bytes | None = None, **notes: Any) -> None:
         """Note the checksum of a chunk that is written already."""
         entry = Entry(checksum(content, about=about), notes)
-        said = {"chunk": number, "sha256": entry.sha256, **notes}
-        line = json.dumps([said, checksum_of_plain(said)])
+        noted = {"chunk": number, "sha256": entry.sha256, **notes}
+        line = json.dumps([noted, checksum_of_plain(noted)])
         with self._journal, keeping_what_is_finished(self.folder), open(self.folder / JOURNAL, "ab") as file:
             file.write(f"\n{line}\n".encode())  # the first newline ends a line that a kill may have cut short
         self.entries[number] = entry
@@ -145,7 +146,7 @@ def open_job(folder: Path, *, busy: TessearthError) -> Iterator[Job]:
         try:
             yield job
         finally:
-            if not job.entries:
+            if not (folder / JOURNAL).exists():
                 job.remove()
 
 
@@ -155,10 +156,10 @@ def _read_journal(path: Path) -> dict[int, Entry]:
     for line in path.read_bytes().split(b"\n") if path.exists() else []:
         try:
             read = json.loads(line)
-            said, seal = read if isinstance(read, list) else (read, checksum_of_plain(read))
-            if seal == checksum_of_plain(said):
-                notes = {key: value for key, value in said.items() if key not in ("chunk", "sha256")}
-                entries[int(said["chunk"])] = Entry(said["sha256"], notes)
+            noted, seal = read if isinstance(read, list) else (read, checksum_of_plain(read))
+            if seal == checksum_of_plain(noted):
+                notes = {key: value for key, value in noted.items() if key not in ("chunk", "sha256")}
+                entries[int(noted["chunk"])] = Entry(noted["sha256"], notes)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return entries

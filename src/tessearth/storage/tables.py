@@ -15,7 +15,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -33,7 +32,7 @@ ROWS_AT_ONCE = 16_384
 BUFFERED_BYTES = 2**20
 """Read of a Parquet column at once; without a limit a whole row group is held, however long its writer made it."""
 SMALL_BYTES = 2**26
-"""A Parquet file no larger is read a column of a row group at a time: a buffered reader believes whatever size the
+"""A Parquet file no larger is read a column of a row group at a time: a buffered reader believes any size that the
 header of a page claims, and makes room for it."""
 LONGEST_LINE = 2**20
 """Characters; the rows of a csv are limited to as many bytes by its reader."""
@@ -48,7 +47,7 @@ POINT = 1
 _HAS_Z, _HAS_M, _HAS_SRID = 0x80000000, 0x40000000, 0x20000000
 
 BLANK = ("", "nan", "NaN", "null")
-"""What a missing value looks like in anybody's table."""
+"""What a missing value looks like in any table."""
 PANDAS_BLANK = (
     *BLANK,
     *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
@@ -64,6 +63,26 @@ class PointBatch(NamedTuple):
     """The columns that are kept, coordinates as numbers."""
     latlon: Floats
     """Checked degrees, (N, 2)."""
+
+
+class Columns(NamedTuple):
+    """Which columns of a table are read, and how."""
+
+    lat: str | None
+    lon: str | None
+    keep: Sequence[str] | None
+    text: Sequence[str]
+
+    def find_places(self, names: Sequence[str]) -> tuple[str, str]:
+        """The columns of the coordinates."""
+        return find_columns(names, self.lat, self.lon)
+
+    def find_kept(self, names: Sequence[str]) -> list[str]:
+        """The columns that travel along."""
+        for column in self.keep or ():
+            if column not in names:
+                raise TableError(f"there is no column {column!r}{did_you_mean(column, names)}")
+        return list(names if self.keep is None else self.keep)
 
 
 class PointTable(NamedTuple):
@@ -86,17 +105,23 @@ class PointTable(NamedTuple):
 
 @contextlib.contextmanager
 def open_points(
-    path: str, *, lat: str | None = None, lon: str | None = None, keep: Sequence[str] | None = None
+    path: str,
+    *,
+    lat: str | None = None,
+    lon: str | None = None,
+    keep: Sequence[str] | None = None,
+    text: Sequence[str] = (),
 ) -> Iterator[PointTable]:
     """Open a csv or Parquet file of places ("-" is standard input).
 
     Coordinates come from the columns named, from those of the usual names, or from a GeoParquet geometry. `keep` lists
-    the columns that travel along; None is all of them. Rows in errors count from 1, header not counted.
+    the columns that travel along; None is all of them. A csv's columns in `text` are not converted: the type of others
+    is known from their first rows only. Rows in errors count from 1, header not counted.
     """
     name = "standard input" if path == STANDARD_STREAM else str(path)
     try:
         with _open_file(path) as file:
-            yield _open_table(file, name, lat, lon, keep)
+            yield _open_table(file, Columns(lat, lon, keep, text), name)
     except (CoordinateError, TableError) as error:
         raise TableError(f"{name}: {error}") from None
 
@@ -120,22 +145,20 @@ def _open_file(path: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _open_table(file: IO[bytes], name: str, lat: str | None, lon: str | None, keep: Sequence[str] | None) -> PointTable:
+def _open_table(file: IO[bytes], columns: Columns, name: str) -> PointTable:
     head = file.read(4)
     file.seek(0)
     if not head:
         raise TableError("the file is empty")
     try:
-        return (_open_parquet if head == PARQUET else _open_csv)(file, name, lat, lon, keep)
+        return (_open_parquet if head == PARQUET else _open_csv)(file, columns, name)
     except (CoordinateError, TableError):
         raise
     except UNREADABLE as error:
         raise TableError(f"cannot be read: {_first_line(error)}") from None
 
 
-def _open_parquet(
-    file: IO[bytes], name: str, lat: str | None, lon: str | None, keep: Sequence[str] | None
-) -> PointTable:
+def _open_parquet(file: IO[bytes], columns: Columns, name: str) -> PointTable:
     is_small = file.seek(0, 2) <= SMALL_BYTES
     file.seek(0)
     parquet = pa.parquet.ParquetFile(file, pre_buffer=False, buffer_size=0 if is_small else BUFFERED_BYTES)
@@ -143,15 +166,15 @@ def _open_parquet(
     _check_once(schema.names)
     rows = parquet.metadata.num_rows
     _check_some_rows(rows)
-    geometry = geometry_column(schema) if lat is None and lon is None else None
+    geometry = geometry_column(schema) if columns.lat is None and columns.lon is None else None
     read: Callable[[pa.RecordBatch, int], Floats]
     if geometry is not None:
         read = lambda batch, first: decode_points(batch.column(geometry), geometry, first)  # noqa: E731
         places: tuple[str, ...] = (geometry,)
     else:
-        places = find_columns(schema.names, lat, lon)
+        places = columns.find_places(schema.names)
         read = lambda batch, first: _read_columns(batch, places, first)  # noqa: E731
-    kept = _kept_columns(schema.names, keep)
+    kept = columns.find_kept(schema.names)
     stream = parquet.iter_batches(ROWS_AT_ONCE, columns=sorted({*kept, *places}, key=schema.names.index))
     kept_schema = pa.schema([schema.field(column) for column in kept], schema.metadata)
     return PointTable(
@@ -163,15 +186,18 @@ def _open_parquet(
     )
 
 
-def _open_csv(file: IO[bytes], name: str, lat: str | None, lon: str | None, keep: Sequence[str] | None) -> PointTable:
+def _open_csv(file: IO[bytes], columns: Columns, name: str) -> PointTable:
     """Coordinates are read as text and turned into numbers here, so that the row of a bad one can be named."""
     names = _csv_header(file)
-    places = find_columns(names, lat, lon)
+    places, kept = columns.find_places(names), columns.find_kept(names)
     size = file.seek(0, 2)
     file.seek(0)
-    options = pa.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False)
+    options = pa.csv.ConvertOptions(
+        column_types=dict.fromkeys([*places, *columns.text], pa.string()),
+        include_columns=[name for name in names if name in {*places, *kept}],
+        strings_can_be_null=False,
+    )
     stream = pa.csv.open_csv(_csv_stream(file), convert_options=options)
-    kept = _kept_columns(names, keep)
     field = {column: pa.field(column, pa.float64()) for column in places}
     kept_schema = pa.schema([field.get(column, stream.schema.field(column)) for column in kept])
     read: Callable[[pa.RecordBatch, int], Floats] = lambda batch, first: _read_columns(batch, places, first)  # noqa: E731
@@ -200,7 +226,7 @@ def _csv_header(file: IO[bytes]) -> list[str]:
 
 
 def csv_lines(text: io.TextIOWrapper) -> Iterator[str]:
-    """Lines no longer than a line is: a small compressed file may hold gigabytes without an end of line."""
+    """Lines up to a limit: a small compressed file may hold gigabytes without an end of line."""
     while line := text.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise TableError(f"a line has more than {LONGEST_LINE} characters: this is no csv")
@@ -249,7 +275,7 @@ def _batches(
 
 
 def _guarded(stream: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The reader's own complaints as one line; what the consumer of the batches raises passes by."""
+    """Errors of the reader as one line; errors of the code that takes the batches pass unchanged."""
     while True:
         try:
             batch = next(stream)
@@ -287,13 +313,6 @@ def _is_number(value: object) -> bool:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True
-
-
-def _kept_columns(names: Sequence[str], keep: Sequence[str] | None) -> list[str]:
-    for column in keep or ():
-        if column not in names:
-            raise TableError(f"there is no column {column!r} to keep{did_you_mean(column, names)}")
-    return list(names if keep is None else keep)
 
 
 def _check_some_rows(rows: int) -> None:
@@ -376,8 +395,8 @@ def _check_degrees(crs: Any, name: str) -> None:
         f"{identifier.get('authority')}:{identifier.get('code')}" if isinstance(identifier, dict) else "no known one"
     )
     if known not in ("OGC:CRS84", "EPSG:4326"):
-        spoken = crs.get("name", known) if isinstance(crs, dict) else str(crs)
-        raise TableError(f"column {name!r} is in {spoken}, not in degrees: reproject it to EPSG:4326 first")
+        named = crs.get("name", known) if isinstance(crs, dict) else str(crs)
+        raise TableError(f"column {name!r} is in {named}, not in degrees: reproject it to EPSG:4326 first")
 
 
 class Labelled(NamedTuple):
@@ -407,14 +426,19 @@ def read_labelled(
 
     Coordinates come from the columns named or from those of the usual names (Parquet: also from a GeoParquet geometry).
     """
-    places, column = (_read_parquet if _is_parquet(path) else _read_csv)(path, target, lat, lon)
+    with open_points(str(path), lat=lat, lon=lon, keep=[target], text=[target]) as points:
+        batches = list(points.batches)
+    places = np.concatenate([batch.latlon for batch in batches])
+    chunks = pa.chunked_array([batch.rows.column(target) for batch in batches]).combine_chunks()
+    column = chunks.chunk(0) if isinstance(chunks, pa.ChunkedArray) else chunks
     column, known = _blank_to_null(column, blank)
     if not known.any():
         raise TableError(f"{path}: column {target!r} is empty in all {len(known)} rows")
     column, places = column.filter(pa.array(known)), places[known]
     numbers = _numbers_or_none(column)
     if kind == "regress" and numbers is None:
-        raise TableError(f"{path}: column {target!r} holds {_first_text(column)!r}, not a number; give it as :classify")
+        first = next(value for value in _as_text(column) if not _is_number(value))
+        raise TableError(f"{path}: column {target!r} holds {first!r}, not a number; give it as :classify")
     if numbers is not None and kind != "classify":
         if not np.isfinite(numbers).all():
             raise TableError(f"{path}: column {target!r} holds infinite values")
@@ -426,62 +450,10 @@ def read_labelled(
 def column_names(path: str | PathLike[str]) -> list[str]:
     """The columns of a csv file, from its first line."""
     try:
-        with (
-            (gzip.open if str(path).endswith(".gz") else open)(path, "rb") as binary,
-            io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text,
-        ):
-            return next(csv.reader(csv_lines(text)), [])
-    except FileNotFoundError:
-        raise TableError(f"{path}: there is no such file") from None
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):
-        raise TableError(f"{path}: neither csv in UTF-8 nor Parquet") from None
-
-
-def _read_csv(path: str | PathLike[str], target: str, lat: str | None, lon: str | None) -> tuple[Floats, pa.Array]:
-    """All three columns as text first, so that a column's type is known from all its rows, not from the first ones."""
-    names = column_names(path)
-    _check_column(path, target, names)
-    try:
-        wanted = [*find_columns(names, lat, lon), target]
-        options = pa.csv.ConvertOptions(
-            include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
-        )
-        table = pa.csv.read_csv(str(path), convert_options=options).combine_chunks()
-        places = np.stack([_coordinate(table[name], name) for name in wanted[:2]], axis=-1)
-        return check_latlon(places, first_row=1), _one_chunk(table[target])
-    except (CoordinateError, TableError, pa.ArrowInvalid, OSError) as error:
-        raise TableError(f"{path}: {(str(error).splitlines() or ['cannot be read'])[0]}") from None
-
-
-def _read_parquet(path: str | PathLike[str], target: str, lat: str | None, lon: str | None) -> tuple[Floats, pa.Array]:
-    with open_points(str(path), lat=lat, lon=lon, keep=None) as points:
-        _check_column(path, target, points.schema.names)
-    with open_points(str(path), lat=lat, lon=lon, keep=[target]) as points:
-        batches = list(points.batches)
-    column = pa.chunked_array([batch.rows.column(target) for batch in batches])
-    return np.concatenate([batch.latlon for batch in batches]), _one_chunk(column)
-
-
-def _is_parquet(path: str | PathLike[str]) -> bool:
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(4) == PARQUET
-    except FileNotFoundError:
-        raise TableError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise TableError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-
-
-def _check_column(path: str | PathLike[str], target: str, names: Sequence[str]) -> None:
-    if target not in names:
-        raise TableError(f"{path}: there is no column {target!r}{did_you_mean(target, names)}")
-
-
-def _coordinate(column: pa.ChunkedArray, name: str) -> Floats:
-    numbers: Floats | None = _numbers_or_none(pc.utf8_trim_whitespace(_one_chunk(column)))
-    if numbers is None:
-        raise TableError(f"column {name!r} holds {_first_text(column)!r}, not a number")
-    return numbers
+        with _open_file(str(path)) as file:
+            return _csv_header(file)
+    except TableError as error:
+        raise TableError(f"{path}: {error}") from None
 
 
 def _blank_to_null(column: pa.Array, blank: Sequence[str]) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
@@ -511,13 +483,3 @@ def _numbers_or_none(column: pa.Array) -> Floats | None:
 
 def _as_text(column: pa.Array) -> list[str]:
     return [str(value) for value in column.to_pylist()]
-
-
-def _first_text(column: pa.Array | pa.ChunkedArray) -> str:
-    """The first value that is no number."""
-    return next(value for value in _as_text(column) if _numbers_or_none(pa.array([value])) is None)
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    chunk = column.combine_chunks()
-    return chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk

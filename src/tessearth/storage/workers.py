@@ -36,6 +36,8 @@ SILENT_SECONDS = 60.0
 IDLE_CPU_SECONDS = 0.05
 """Processes that hang use less than this between two looks."""
 SECONDS_TO_CONNECT = 20
+PROC = Path("/proc")
+"""Where Linux says how much processor time a process has used."""
 LOST = {"KilledWorker", "FutureCancelledError", "CancelledError", "CommClosedError", "BrokenProcessPool"}
 """Errors of Dask that mean the end of a worker and not a mistake in the work."""
 
@@ -271,7 +273,7 @@ class _Watch:
 
     def end_hung(self, processes: list[Any]) -> None:
         """End the processes when all were idle since the last look; where the system cannot tell, end none."""
-        if not Path("/proc/self/stat").exists():
+        if not PROC.exists():
             return
         now = sum(_cpu_seconds(process.pid) for process in processes)
         if now - self._before < IDLE_CPU_SECONDS:
@@ -283,7 +285,7 @@ class _Watch:
 def _cpu_seconds(pid: int) -> float:
     """Processor time a process has used so far; 0 when it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

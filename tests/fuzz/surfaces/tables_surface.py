@@ -75,8 +75,7 @@ def prepare(folder: Path) -> Prepared:
     import torch
 
     from tessearth import Embedder
-    from tessearth.bulk.cluster import ModelChoice
-    from tessearth.bulk.tables import TableJob, encode_in_one_go
+    from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
     from tessearth.storage.tables import read_labelled
     from tests.fuzz.surfaces.models import small_encoder
 
@@ -89,10 +88,12 @@ def prepare(folder: Path) -> Prepared:
     seeds += [write(names, values, geo) for names, values, geo in _tables()]
     embedder = Embedder(small_encoder(), device="cpu")
 
+    class Opened(ModelChoice):
+        def open(self, threads: int | None = None) -> Any:
+            return embedder
+
     def encode(target: Path, form: Any) -> None:
-        choice = ModelChoice(model="none", device="cpu", precision="float32")
-        job = TableJob(source=str(target), output=str(folder / "out"), format=form, choice=choice)
-        encode_in_one_go(job, lambda: embedder)
+        encode_table(TableJob(source=str(target), output=str(folder / "out"), format=form, choice=Opened(model="none")))
 
     def run(content: bytes) -> None:
         target = folder / ("case.csv.gz" if content[:2] == b"\x1f\x8b" else "case.table")

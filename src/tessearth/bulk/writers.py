@@ -1,7 +1,6 @@
-"""Embeddings written a batch at a time: npy, npz, Parquet, JSON lines; to a file in one step, or to a pipe."""
+"""Embeddings written a batch at a time: npy, npz, Parquet, JSON lines; to a file, or to a pipe."""
 
 import contextlib
-import io
 import json
 import shutil
 import sys
@@ -10,7 +9,7 @@ import typing
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from tessearth.errors import OutputError, TableError
+from tessearth.sphere.coordinates import Floats
 from tessearth.storage.files import atomic_write
-from tessearth.storage.tables import STANDARD_STREAM, PointBatch
+from tessearth.storage.tables import PARQUET, STANDARD_STREAM, UNREADABLE, PointBatch
 
 OutputFormat = Literal["npy", "npz", "parquet", "jsonl"]
 SUFFIXES: dict[str, OutputFormat] = {
@@ -39,17 +39,20 @@ Width = Literal["float32", "float16"]
 
 
 class Writer(Protocol):
-    """Takes batches in order; `finish` completes the file."""
+    """Appends batches in order to a file that holds whole batches at any time; `finish` completes it."""
 
     def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
         """Append some rows."""
+
+    def restore(self, batch: PointBatch, content: bytes) -> bool:
+        """Append the same rows once more by the bytes they had in an unfinished file, if they give the same bytes."""
 
     def finish(self) -> None:
         """Complete the file; nothing is written after it."""
 
 
 def output_format(path: str, chosen: str | None = None) -> OutputFormat:
-    """The format asked for, else the one the path's suffix names."""
+    """The chosen format, else the one that the path's suffix names."""
     if chosen is not None:
         if chosen not in typing.get_args(OutputFormat):
             raise TableError(f"there is no output format {chosen!r}; there are: {', '.join(SUFFIXES.values())}")
@@ -81,10 +84,13 @@ def open_writer(
 ) -> Iterator[Writer]:
     """A writer whose file appears under its name only when the block ends well ("-" is standard output)."""
     check_schema(kind, schema)
-    with _open_target(path) as file:
-        writer = _WRITERS[kind](file, schema, dim, width)
+    with _open_target(path) as target, tempfile.TemporaryFile() as spool:
+        file = typing.cast("IO[bytes]", spool) if kind == "npz" else target
+        writer = WRITERS[kind](file, schema, dim, width)
         yield writer
         writer.finish()
+        if isinstance(writer, NpzWriter):
+            writer.pack(target)
 
 
 @contextlib.contextmanager
@@ -105,87 +111,125 @@ def _open_target(path: str) -> Iterator[IO[bytes]]:
         raise OutputError(f"cannot write to standard output: {(error.strerror or str(error)).lower()}") from error
 
 
-class _NpyFile:
-    """One growing two-dimensional array as .npy: room for the header first, its row count last."""
-
-    HEADER = 128
-
-    def __init__(self, file: IO[bytes], dim: int, width: Width) -> None:
-        self.file, self.dim, self.rows = file, dim, 0
-        self.dtype = np.dtype(width).newbyteorder("<")
-        file.write(b"\0" * self.HEADER)
-
-    def append(self, values: Embeddings) -> None:
-        self.file.write(np.ascontiguousarray(values, dtype=self.dtype).data)
-        self.rows += len(values)
-
-    def finish(self) -> None:
-        """Write the header: magic, version 1.0, length, and the array's description padded to the room left."""
-        text = f"{{'descr': '{self.dtype.str}', 'fortran_order': False, 'shape': ({self.rows}, {self.dim}), }}"
-        body = text.ljust(self.HEADER - 11) + "\n"
-        self.file.seek(0)
-        self.file.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body.encode("latin1"))
-        self.file.seek(0, io.SEEK_END)
-
-
 class NpyWriter:
     """Embeddings alone, (N, D)."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
-        self._array = _NpyFile(file, dim, width)
+        self.file, self.dim, self.rows = file, dim, 0
+        self.dtype = np.dtype(width).newbyteorder("<")
+        self._write_header()
 
     def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
         """Append some rows."""
-        self._array.append(embeddings)
+        self.file.write(np.ascontiguousarray(embeddings, dtype=self.dtype).data)
+        self.rows += len(embeddings)
+
+    def restore(self, batch: PointBatch, content: bytes) -> bool:
+        """Append the same bytes."""
+        self.file.write(content)
+        self.rows += len(batch.latlon)
+        return True
 
     def finish(self) -> None:
-        """Complete the header."""
-        self._array.finish()
+        """Complete the header: numpy leaves room in it for a growing number of rows."""
+        end = self.file.tell()
+        self.file.seek(0)
+        self._write_header()
+        self.file.seek(end)
+
+    def _write_header(self) -> None:
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.rows, self.dim)}
+        np.lib.format.write_array_header_1_0(self.file, header)
 
 
-class NpzWriter:
-    """`embedding` (N, D), `lat` and `lon` (N,)."""
+class NpzWriter(NpyWriter):
+    """Embeddings as an npy, from which an archive of `embedding` (N, D), `lat` and `lon` (N,) is packed at the end."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
-        self._file = file
-        self._spool = typing.cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115
-        self._array = _NpyFile(self._spool, dim, width)
-        self._latlon: list[npt.NDArray[np.float64]] = []
+        super().__init__(file, schema, dim, width)
+        self._latlon: list[Floats] = []
 
     def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
         """Append some rows."""
-        self._array.append(embeddings)
+        super().write(batch, embeddings)
         self._latlon.append(batch.latlon)
 
-    def finish(self) -> None:
-        """Put the three arrays into the archive."""
-        self._array.finish()
-        self._spool.seek(0)
+    def restore(self, batch: PointBatch, content: bytes) -> bool:
+        """Append the same bytes."""
+        self._latlon.append(batch.latlon)
+        return super().restore(batch, content)
+
+    def pack(self, target: IO[bytes]) -> None:
+        """Write the three arrays as an archive."""
+        self.file.seek(0)
         latlon = np.concatenate(self._latlon)
-        with self._spool, zipfile.ZipFile(self._file, "w", allowZip64=True) as archive:
+        with zipfile.ZipFile(target, "w", allowZip64=True) as archive:
             for i, name in enumerate(("lat", "lon")):
                 with archive.open(f"{name}.npy", "w") as entry:
                     np.save(entry, latlon[:, i])
             with archive.open(f"{EMBEDDING}.npy", "w", force_zip64=True) as entry:
-                shutil.copyfileobj(self._spool, entry)
+                shutil.copyfileobj(self.file, entry)
+
+
+class _OneRowGroup(NamedTuple):
+    """The bytes of a Parquet file of one row group, without the magic number it begins with."""
+
+    rows: bytes
+    footer: bytes
 
 
 class ParquetWriter:
     """The columns that travel along, and `embedding` as a fixed-size list of float32 or float16."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
-        self._dtype = np.dtype(width)
+        self._dtype, self._dim = np.dtype(width), dim
         self._schema = schema.append(pa.field(EMBEDDING, pa.list_(pa.from_numpy_dtype(self._dtype), dim)))
-        compression = dict.fromkeys(_leaves(schema), "zstd") | {f"{EMBEDDING}.list.element": "none"}
-        self._writer = pa.parquet.ParquetWriter(
-            file, self._schema, compression=compression, use_dictionary=list(_leaves(schema)), write_statistics=False
-        )
+        # Columns in columns have paths of their own, as Parquet's options name them, and keep the defaults.
+        plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
+        compression = dict.fromkeys(plain, "zstd") | {f"{EMBEDDING}.list.element": "none"}
+        self._options = {"compression": compression, "use_dictionary": plain, "write_statistics": False}
+        self._writer = self._open(file)
 
     def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
         """Append some rows as one row group."""
+        self._writer.write_batch(self._rows(batch, embeddings))
+
+    def restore(self, batch: PointBatch, content: bytes) -> bool:
+        """Append a row group by its bytes.
+
+        A file of the same rows with zeros for embeddings has the same layout, since embeddings are not compressed: with
+        `content` in the place of its row group it is read back. Rows that do not give `content` again are refused.
+        """
+        blank = self._alone(batch, np.zeros((len(batch.latlon), self._dim), self._dtype))
+        if len(blank.rows) != len(content):
+            return False
+        try:
+            column = pa.parquet.read_table(pa.BufferReader(PARQUET + content + blank.footer), columns=[EMBEDDING])
+            values = column[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            embeddings = values.astype(self._dtype, copy=False).reshape(-1, self._dim)
+        except UNREADABLE:
+            return False
+        if self._alone(batch, embeddings).rows != content:
+            return False
+        self.write(batch, embeddings)
+        return True
+
+    def _rows(self, batch: PointBatch, embeddings: Embeddings) -> pa.RecordBatch:
         numbers = pa.array(embeddings.astype(self._dtype, copy=False).reshape(-1))
-        column = pa.FixedSizeListArray.from_arrays(numbers, embeddings.shape[1])
-        self._writer.write_batch(pa.RecordBatch.from_arrays([*batch.rows.columns, column], schema=self._schema))
+        column = pa.FixedSizeListArray.from_arrays(numbers, self._dim)
+        return pa.RecordBatch.from_arrays([*batch.rows.columns, column], schema=self._schema)
+
+    def _open(self, file: Any) -> Any:
+        return pa.parquet.ParquetWriter(file, self._schema, **self._options)
+
+    def _alone(self, batch: PointBatch, embeddings: Embeddings) -> "_OneRowGroup":
+        """A file of this batch alone: its first bytes, the row group, the footer with its length and the last bytes."""
+        with pa.BufferOutputStream() as stream:
+            with self._open(stream) as writer:
+                writer.write_batch(self._rows(batch, embeddings))
+            whole = stream.getvalue().to_pybytes()
+        footer = int.from_bytes(whole[-8:-4], "little") + 8
+        return _OneRowGroup(whole[len(PARQUET) : -footer], whole[-footer:])
 
     def finish(self) -> None:
         """Write the footer."""
@@ -205,6 +249,11 @@ class JsonLinesWriter:
             line = json.dumps({"lat": lat, "lon": lon, EMBEDDING: short_floats(embedding)})
             self._file.write(line.encode() + b"\n")
 
+    def restore(self, batch: PointBatch, content: bytes) -> bool:
+        """Append the same bytes."""
+        self._file.write(content)
+        return True
+
     def finish(self) -> None:
         """Nothing follows the last line."""
 
@@ -214,12 +263,7 @@ def short_floats(values: Embeddings) -> list[float]:
     return [float(str(value)) for value in values]
 
 
-def _leaves(schema: pa.Schema) -> Iterator[str]:
-    """Column paths as Parquet's options name them; nested columns have paths of their own and keep the defaults."""
-    return (field.name for field in schema if not pa.types.is_nested(field.type))
-
-
-_WRITERS: dict[str, Callable[[IO[bytes], Any, int, Width], Writer]] = {
+WRITERS: dict[str, Callable[[IO[bytes], Any, int, Width], Writer]] = {
     "npy": NpyWriter,
     "npz": NpzWriter,
     "parquet": ParquetWriter,

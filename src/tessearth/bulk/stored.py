@@ -1,29 +1,29 @@
-"""What a cell holds: the first dimensions of an embedding as float32, float16, or int8 with a scale and an offset."""
+"""Values of a cell: the first dimensions of an embedding as float32, float16, or int8 with a scale and an offset."""
 
 import typing
-import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tessearth.embedding.embedder import Embedder
-from tessearth.errors import ConfigError, CoordinateWarning
+from tessearth.errors import ConfigError
 from tessearth.sphere.grids import Layout, WindowPlaces
 
 StoredType = Literal["int8", "float16", "float32"]
 Array = npt.NDArray[Any]
 
 PLACES_AT_ONCE = 8192
-"""Embedded together: whole embeddings are wide, and only the dimensions that are kept outlive the call."""
+"""Embedded together: whole embeddings are wide, and only the kept dimensions of them stay in memory."""
 SAMPLED_PLACES = 32_768
-"""Looked at to find the range of each dimension before anything is stored."""
+"""Embedded first, to find the range of each dimension."""
 MARGIN = 0.05
-"""Of the range found in a sample, added on either side for the places not looked at."""
+"""Share of the sample's range that is added on either side, for the places outside the sample."""
 LARGEST = 127
 NODATA = {"int8": -128.0, "float16": float("nan"), "float32": float("nan")}
-"""What stands where there is no value; no embedding is ever stored as -128."""
+"""Numbers that stand for no value; no embedding is ever stored as -128."""
 
 
 class StoredWindow(NamedTuple):
@@ -111,12 +111,9 @@ def compute_window(embedder: Embedder, layout: Layout, stored: Stored, number: i
 
 def embed_places(embedder: Embedder, places: WindowPlaces, dims: int) -> npt.NDArray[np.float32]:
     """The first dimensions of the embeddings of the places wanted, (n wanted, dims)."""
-    latlon = places.latlon[places.wanted]
+    latlon = torch.from_numpy(places.latlon[places.wanted])
     values = np.empty((len(latlon), dims), dtype=np.float32)
-    with warnings.catch_warnings():
-        # A window around latitude 0, longitude 0 looks like radians and is none.
-        warnings.simplefilter("ignore", CoordinateWarning)
-        for start in range(0, len(latlon), PLACES_AT_ONCE):
-            some = slice(start, start + PLACES_AT_ONCE)
-            values[some] = embedder.embed(latlon[some])[:, :dims]
+    for start in range(0, len(latlon), PLACES_AT_ONCE):
+        some = slice(start, start + PLACES_AT_ONCE)
+        values[some] = embedder.embed_tensor(latlon[some], check=False)[:, :dims].cpu().numpy()
     return values
