@@ -258,13 +258,13 @@ def test_an_index_names_no_file_outside_its_folder(tmp_path: Path, name: str) ->
 
 def test_the_server_listens_to_this_machine_alone_and_other_pages_may_not_read_it() -> None:
     pytest.importorskip("fastapi")
-    from tessearth.cli import explore, serve
+    from tessearth.cli import serve
     from tessearth.explorer.app import build_app
     from tessearth.explorer.limits import ServeSettings
     from tessearth.explorer.session import Served
     from tests.fuzz.surfaces.models import small_encoder
 
-    for command in (serve.serve, explore.explore):
+    for command in (serve.serve, serve.explore):
         assert inspect.signature(command).parameters["host"].default == "127.0.0.1"
     app = build_app(Served(tessearth.Embedder(small_encoder(), device="cpu"), ServeSettings()))
     start = run(answer_to(app, "/health", {"origin": "https://elsewhere.example"}))[0]

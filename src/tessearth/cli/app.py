@@ -12,7 +12,6 @@ from tessearth.cli import (
     bench,
     encode,
     evaluate,
-    explore,
     export,
     features,
     finetune,
@@ -49,7 +48,7 @@ for command in (
     info.info,
     bench.bench,
     serve.serve,
-    explore.explore,
+    serve.explore,
 ):
     app.command(command.__name__)(command)
 app.add_typer(retrieve.app, name="retrieve")

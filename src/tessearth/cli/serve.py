@@ -1,7 +1,7 @@
-"""`tessearth serve`: a model behind HTTP."""
+"""`tessearth serve`: a model behind HTTP; `tessearth explore`: the same with a globe in the browser."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -23,7 +23,6 @@ TrajectoriesOption = Annotated[
         "--trajectories", metavar="NPZ", help="The trajectories of the sites [default: those next to the model]."
     ),
 ]
-RateOption = Annotated[float, typer.Option(help="Requests a second from one client; 0 sets no limit.")]
 
 
 def serve(
@@ -31,7 +30,7 @@ def serve(
     host: HostOption = "127.0.0.1",
     port: PortOption = 8737,
     api_key: KeyOption = None,
-    rate: RateOption = 1000.0,
+    rate: Annotated[float, typer.Option(help="Requests a second from one client; 0 sets no limit.")] = 1000.0,
     max_points: Annotated[int, typer.Option(help="Places that one request may hold.")] = 65_536,
     timeout: Annotated[float, typer.Option(help="Seconds after which a request is given up.")] = 60.0,
     trajectories: TrajectoriesOption = None,
@@ -45,17 +44,44 @@ def serve(
     /openapi.json describes every address.
     """
     limits = {"rate": rate, "max_points": max_points, "timeout_s": timeout}
-    run(model, device, (host, port), api_key, trajectories, cache, limits)
+    _run(_Opening(model, device, api_key, trajectories, cache), (host, port), limits)
 
 
-def run(
-    model: str,
-    device: str | None,
+def explore(
+    model: options.Model = options.DEFAULT_MODEL,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8737,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    api_key: KeyOption = None,
+    trajectories: TrajectoriesOption = None,
+    cache: options.Cache = True,
+    device: options.Device = None,
+) -> None:
+    """Explore a model on a globe in the browser: places, similar places, sites, tokens, maps from your own labels.
+
+    tessearth explore --model earth
+    """
+    from tessearth.explorer.app import check_built
+
+    page = check_built()
+    _run(_Opening(model, device, api_key, trajectories, cache), (host, port), {}, page=page, open_browser=browser)
+
+
+class _Opening(NamedTuple):
+    """The options of a server's model."""
+
+    model: str
+    device: str | None
+    api_key: str | None
+    trajectories: str | None
+    cache: bool
+
+
+def _run(
+    opening: _Opening,
     address: tuple[str, int],
-    api_key: str | None,
-    trajectories: str | None,
-    cache: bool,
     limits: dict[str, float],
+    *,
     page: "Path | None" = None,
     open_browser: bool = False,
 ) -> None:
@@ -68,8 +94,9 @@ def run(
     from tessearth.packages import require
 
     require("fastapi", extra="serve", what="the server")
-    settings = ServeSettings(api_key=api_key or os.environ.get(KEY_VARIABLE) or None, **limits)  # type: ignore[arg-type]
-    embedder = Embedder(model, device=device)
-    served = Served(embedder, settings, trajectories=trajectories, cache=EmbeddingCache() if cache else None)
-    options.warn_if_untrained(model)
+    settings = ServeSettings(api_key=opening.api_key or os.environ.get(KEY_VARIABLE) or None, **limits)  # type: ignore[arg-type]
+    embedder = Embedder(opening.model, device=opening.device)
+    cache = EmbeddingCache() if opening.cache else None
+    served = Served(embedder, settings, trajectories=opening.trajectories, cache=cache)
+    options.warn_if_untrained(opening.model)
     run_server(served, Address(*address), page=page, open_browser=open_browser)

@@ -37,7 +37,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What to measure and how."""
+    """The settings of a measurement."""
 
     model: str = "untrained"
     places: int = 32768

@@ -1,4 +1,4 @@
-"""Embeddings kept on disk by content: what decides them (the model's fingerprint) and where they are (the places).
+"""Embeddings kept on disk by content: the model's fingerprint and the places.
 
 A file is written in one step and carries a checksum; a damaged file is computed again. The folder keeps to a bound: the
 files not used for longest go first.
@@ -41,7 +41,7 @@ class EmbeddingCache:
         return self.folder / f"{digest[:40]}.safetensors"
 
     def read(self, fingerprint: str, places: str, shape: tuple[int, int]) -> Array | None:
-        """Embeddings of the shape (N, D), or None when they are not there whole."""
+        """Embeddings of the shape (N, D), or None when the file is missing or damaged."""
         path = self.path(fingerprint, places)
         try:
             header, tensors = read_sealed_tensors(path)

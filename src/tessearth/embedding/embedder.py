@@ -34,18 +34,18 @@ class Explanation(NamedTuple):
     embedding: Array
     """(..., D)."""
     token_attention: Array | None
-    """How much the place draws on each semantic token, (..., T); None for an encoder without tokens."""
+    """The attention of the place to each semantic token, (..., T); None for an encoder without tokens."""
     site_weights: Array
     """The place's share in every site, (..., K), tessellations one after another."""
 
 
 class Support(NamedTuple):
-    """How well the sites cover a place: far from every site, an embedding is a guess."""
+    """The coverage of a place by sites: far from every site, an embedding is a guess."""
 
     entropy: Array
-    """Of the site weights, in nats, the mean over tessellations: 0 for a single site, ln K for equal weights."""
+    """Entropy of the site weights in nats, the mean over tessellations: 0 for one site, ln K for equal weights."""
     distance: Array
-    """To the nearest site, in degrees of arc."""
+    """Distance to the nearest site, in degrees of arc."""
 
 
 class NearestSites(NamedTuple):
@@ -54,7 +54,7 @@ class NearestSites(NamedTuple):
     site: Array
     """(..., k), tessellations one after another."""
     distance: Array
-    """In degrees of arc, (..., k)."""
+    """Distances in degrees of arc, (..., k)."""
 
 
 class Embedder:
@@ -99,7 +99,7 @@ class Embedder:
 
     @property
     def dim(self) -> int:
-        """How wide an embedding is."""
+        """The width of an embedding."""
         return self._engine.dim
 
     @property
@@ -170,7 +170,7 @@ class Embedder:
         return Explanation(embedding, attention[0] if attention else None, weights)
 
     def support(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Support:
-        """How well the sites cover each place."""
+        """The coverage of each place by sites."""
         voronoi = self._voronoi("support")
         places = read_places(points, lat, lon, xyz)
 

@@ -2,7 +2,7 @@
 
 Engine            any encoder, by its contract
 VoronoiEngine     ours, by a strategy of `embedding.fast`
-RetrievalEngine   either of these, completed by a database
+RetrievalEngine   either of these, extended by a database
 """
 
 import copy
@@ -52,9 +52,9 @@ class Engine:
         self.device, self.precision = device, precision
         self.dtype = torch.promote_types(dtype, torch.float32)
         self.dim: int = encoder.output_dim
-        """How wide an embedding is."""
+        """The width of an embedding."""
         self.batch_size = places_at_once(device.type, encoder.widest)
-        """How many places it takes at once without wasting memory."""
+        """The number of places in a batch."""
 
     def to_input(self, places: PlaceBatch) -> Tensor:
         """The places on the device, as directions (N, 3) or degrees (N, 2) in the precision the encoder takes."""
@@ -147,7 +147,7 @@ class VoronoiEngine(Engine):
 
 
 class RetrievalEngine(Engine):
-    """Another engine's embeddings completed by a database: [h ; q]."""
+    """Another engine's embeddings extended by a database: [h ; q]."""
 
     def __init__(self, inner: Engine, retriever: Retriever) -> None:
         if inner.dim != retriever.keys.shape[1]:

@@ -39,7 +39,7 @@ _ARITHMETIC = {getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "
 
 
 class DegreesToEmbedding(nn.Module):
-    """What is exported: degrees in float64, (N, 2) latitude first, to embeddings in float32, (N, D).
+    """The exported module: degrees in float64, (N, 2) latitude first, to embeddings in float32, (N, D).
 
     Trigonometry and positional features are float64, everything after them is float32, as in `Embedder`.
     """
@@ -122,7 +122,7 @@ ExportFormat = Literal["onnx", "torch-export", "safetensors"]
 SUFFIXES: dict[str, ExportFormat] = {".onnx": "onnx", ".pt2": "torch-export", ".safetensors": "safetensors"}
 CHECKED_BATCHES = (1, 7, 4096)
 TOLERANCE = 1e-5
-"""How far an exported model may lie from torch, per number; for embeddings longer than 1, per their largest number."""
+"""The largest difference from torch, per number; for embeddings longer than 1, relative to their largest number."""
 DESCRIPTION_NAME = "tessearth.json"
 """The name under which a torch.export file holds its metadata."""
 LICENCE = (
@@ -176,7 +176,7 @@ def export(
 
 
 def largest_difference(reference: nn.Module, embed: Embed) -> float:
-    """How far two encoders of places lie apart over the checked batches: max |a - b| / max(1, max |b|)."""
+    """The largest difference of two encoders over the checked batches: max |a - b| / max(1, max |b|)."""
     lattice = xyz_to_latlon(fibonacci_lattice(max(CHECKED_BATCHES))).numpy()
     lattice[: len(EDGES)] = EDGES
     worst = 0.0

@@ -1,4 +1,4 @@
-"""What describes an encoder before its weights are there."""
+"""The configuration of an encoder."""
 
 import dataclasses
 import math
@@ -23,10 +23,10 @@ class TessellationConfig:
     """One set of Voronoi sites on the sphere."""
 
     num_sites: int = 4096
-    """How many sites lie on the sphere (K)."""
+    """The number of sites (K)."""
 
     site_dim: int = 384
-    """How wide each site's embedding is (S)."""
+    """The width of each site's embedding (S)."""
 
     sharpness: float = 45.0
     """The sharpness every site starts with (tau)."""
@@ -35,7 +35,7 @@ class TessellationConfig:
     """The sharpness stays between these while training."""
 
     logits: LogitForm = "paper"
-    """How near a site is: "paper" is tau <x, s>, where a sharper site also wins more territory; "decoupled" is
+    """The logit of a site: "paper" is tau <x, s>, where a sharper site also wins more territory; "decoupled" is
     tau (<x, s> - 1) + b, where sharpness and territory are separate."""
 
     on_sphere: bool = True
@@ -55,19 +55,19 @@ class EncoderConfig:
     """Everything needed to rebuild an encoder before its weights are loaded. The defaults are the paper's model."""
 
     tessellations: tuple[TessellationConfig, ...] = (TessellationConfig(),)
-    """The tessellations, side by side: each mixes its own site embeddings and the mixtures are concatenated."""
+    """The tessellations: each mixes its own site embeddings and the mixtures are concatenated."""
 
     num_tokens: int = 64
-    """How many semantic tokens places and images share (T); 0 leaves the tokens out."""
+    """The number of semantic tokens that places and images share (T); 0 leaves the tokens out."""
 
     output_dim: int = 512
-    """How wide the embedding is (D); image features have the same width."""
+    """The width of the embedding (D); image features have the same width."""
 
     hidden_dim: int = 512
-    """How wide the head's residual blocks are."""
+    """The width of the head's residual blocks."""
 
     num_blocks: int = 2
-    """How many residual blocks the head has."""
+    """The number of residual blocks in the head."""
 
     dropout: float = 0.5
     """The share of units dropped inside each residual block while training."""
@@ -76,7 +76,7 @@ class EncoderConfig:
     """The share of tokens hidden from the location side, one draw per batch, while training."""
 
     token_gate: float = 0.5
-    """How much of the blend comes from the tokens (alpha); the rest is the projected site mixture."""
+    """The share of the tokens in the blend (alpha); the rest is the projected site mixture."""
 
     location_temperature: float = 0.5
     """The temperature the location side's token attention starts with (T_loc); it is learned."""
@@ -113,12 +113,12 @@ class EncoderConfig:
 
     @property
     def num_sites(self) -> int:
-        """How many sites all tessellations have together."""
+        """The number of sites of all tessellations together."""
         return sum(tessellation.num_sites for tessellation in self.tessellations)
 
     @property
     def mixture_dim(self) -> int:
-        """How wide the concatenated site mixtures are."""
+        """The width of the concatenated site mixtures."""
         return sum(tessellation.site_dim for tessellation in self.tessellations)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The one contract: what every location encoder is, ours, a published one or a user's own."""
+"""The contract of every location encoder: ours, a published one or a user's own."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ BASELINE_FORMAT, BASELINE_FORMAT_VERSION = "tessearth-baseline", "1"
 
 
 class Sites(NamedTuple):
-    """Where an encoder's sites are."""
+    """Positions and sharpness of an encoder's sites."""
 
     positions: Tensor
     """(K, 3)."""
@@ -35,9 +35,9 @@ class LocationEncoder(nn.Module):
     """
 
     output_dim: int
-    """How wide the embedding is (D)."""
+    """The width of the embedding (D)."""
     name: str = ""
-    """What it is registered as; `build_baseline` sets it, with the settings it was built from."""
+    """Its registered name; `build_baseline` sets it, with the settings it was built from."""
     settings: object = None
     """The dataclass that `describe` and `save` write down."""
     takes_directions: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class LocationEncoder(nn.Module):
 
     @property
     def widest(self) -> int:
-        """How many numbers a place takes in the widest array held at once; batches are sized by it."""
+        """The numbers per place of the widest array in memory; batches are sized by it."""
         linear = [layer.out_features for layer in self.modules() if isinstance(layer, nn.Linear)]
         return 4 * max(self.output_dim, *linear, 1)  # a few arrays as wide stand side by side
 
@@ -76,7 +76,7 @@ class LocationEncoder(nn.Module):
         return embedding
 
     def set_precision_(self, dtype: torch.dtype) -> None:
-        """Run in this precision from now on; refuses half precision, which coordinates do not survive."""
+        """Run in this precision from now on; refuses half precision, which is too coarse for coordinates."""
         if dtype.itemsize < 4:
             word = str(dtype).removeprefix("torch.")
             raise ConfigError(f"{self.label} does not run in {word}: use float32 or float64")
@@ -96,13 +96,13 @@ class LocationEncoder(nn.Module):
         """Bring parameters back within their constraints; called after every optimiser step."""
 
     def sites(self) -> Sites | None:
-        """Where the sites are, tessellations one after another; None for an encoder without sites."""
+        """The sites, tessellations one after another; None for an encoder without sites."""
         return None
 
     # For files and lists.
 
     def describe(self) -> dict[str, Any]:
-        """What it is, as plain values: its kind first, then everything that decides its shape."""
+        """A description as plain values: its kind first, then everything that decides its shape."""
         known = dataclasses.is_dataclass(self.settings) and not isinstance(self.settings, type)
         settings = dataclasses.asdict(self.settings) if known else None  # type: ignore[call-overload]
         return {"kind": "baseline", "name": self.name, "settings": settings}

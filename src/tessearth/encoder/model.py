@@ -23,13 +23,13 @@ class Encoding(NamedTuple):
     """The outputs of the encoder for each place, by name."""
 
     embedding: Tensor
-    """What users get, (N, D): of unit length unless the configuration says otherwise."""
+    """The embedding that users get, (N, D): of unit length unless the configuration says otherwise."""
 
     raw: Tensor
     """The head's output before it is brought to unit length, (N, D)."""
 
     token_attention: Tensor | None
-    """How much each place draws on each semantic token, (N, T); None without tokens."""
+    """The attention of each place to each semantic token, (N, T); None without tokens."""
 
     site_weights: Tensor
     """Each place's share in every site, (N, K), tessellations one after another; each one's columns sum to 1."""
@@ -160,7 +160,7 @@ class SphericalVoronoiEncoder(LocationEncoder):
         save(self, path, provenance=provenance)
 
     def voronois(self) -> list[SoftVoronoi]:
-        """The tessellations as what they are."""
+        """The tessellations as modules."""
         return [module for module in self.tessellations if isinstance(module, SoftVoronoi)]
 
     def constrain_(self) -> None:

@@ -1,4 +1,4 @@
-"""The authors' released layout (`MVRL/TTE`): its names, its configuration, and the way there and back."""
+"""The authors' released layout (`MVRL/TTE`): its names, its configuration, and the conversion in both directions."""
 
 import dataclasses
 import re
@@ -115,7 +115,7 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 def infer_config(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
-    """A released config.json read off tensor shapes, for files that come without one.
+    """A released config.json inferred from tensor shapes, for files that come without one.
 
     Shapes do not tell the gate and whether users get unit vectors: these are the release's 0.5 and true.
     """

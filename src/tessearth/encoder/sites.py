@@ -1,4 +1,4 @@
-"""Where sites start, a lattice over the sphere or over its land, and how a run records where they went."""
+"""The start of the sites, a lattice over the sphere or over its land, and the record of their movement in a run."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ TRAJECTORIES = "trajectories.npz"
 
 
 class Trajectory(NamedTuple):
-    """Where the sites were at R moments of a run."""
+    """The sites at R steps of a run."""
 
     steps: npt.NDArray[np.int64]
     """(R,) optimiser steps, in rising order."""
@@ -90,7 +90,7 @@ class Trajectory(NamedTuple):
 
 
 def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
-    """The record of the sites that a run left."""
+    """Read the trajectories of a run."""
     if not Path(path).is_file():
         raise DataError(f"there is no file {path}: the run recorded no site positions")
     steps, positions, sharpness = read_npz(path, Trajectory._fields).values()

@@ -48,7 +48,7 @@ class SemanticTokens(nn.Module):
         return self.log_temperature.exp() * (1 - progress) + self.config.final_temperature * progress
 
     def location_attention(self, mixture: Tensor) -> Tensor:
-        """How much each place draws on each token, (N, S) -> (N, T)."""
+        """The attention of each place to each token, (N, S) -> (N, T)."""
         if self.config.cosine_attention:
             logits = F.linear(F.normalize(mixture, dim=-1), F.normalize(self.location_logits.weight, dim=-1))
         else:
@@ -59,7 +59,7 @@ class SemanticTokens(nn.Module):
         return torch.softmax(logits, dim=-1)
 
     def image_attention(self, image_features: Tensor) -> Tensor:
-        """How much each image draws on each token, unit features (N, D) -> (N, T)."""
+        """The attention of each image to each token, unit features (N, D) -> (N, T)."""
         return torch.softmax(self.image_logits(image_features) / self.image_temperature, dim=-1)
 
     def attend(self, attention: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class SemanticTokens(nn.Module):
         return attention @ self.tokens
 
     def _hidden_tokens(self, logits: Tensor) -> Tensor:
-        """One draw per batch of tokens to hide, (T,); at least one stays in sight."""
+        """One draw per batch of tokens to hide, (T,); at least one stays visible."""
         draw = torch.rand(self.config.num_tokens, device=logits.device)
         return (draw < self.config.token_dropout) & (draw < draw.max())
 
@@ -80,7 +80,7 @@ class TokenUse(NamedTuple):
     entropy_share: float
     """Mean entropy of a place's attention, as a share of ln T."""
     effective: float
-    """How many tokens a place draws on: the mean over places of exp(entropy)."""
+    """The effective number of tokens of a place: the mean over places of exp(entropy)."""
     effective_at_mean: float
     """The same of the mean entropy, exp(mean entropy), which is never more."""
     above_uniform: int

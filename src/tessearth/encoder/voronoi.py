@@ -13,10 +13,10 @@ EMBEDDING_SPREAD = 0.02
 
 
 class SoftVoronoi(nn.Module):
-    """Mixes site embeddings by how near each site is: w = softmax_k(tau_k <x, s_k>), f = sum_k w_k e_k.
+    """Mixes site embeddings by nearness: w = softmax_k(tau_k <x, s_k>), f = sum_k w_k e_k.
 
-    With decoupled logits, w = softmax_k(tau_k (<x, s_k> - 1) + b_k): at its own position a site's logit is b_k whatever
-    its sharpness, so territory is b's business and sharpness tau's.
+    With decoupled logits, w = softmax_k(tau_k (<x, s_k> - 1) + b_k): at its own position a site's logit is b_k at any
+    sharpness, so that b alone decides territory and tau sharpness.
     """
 
     def __init__(self, config: TessellationConfig, sites: Tensor) -> None:
@@ -33,7 +33,7 @@ class SoftVoronoi(nn.Module):
         nn.init.normal_(self.embeddings, std=EMBEDDING_SPREAD, generator=generator)
 
     def positions(self) -> Tensor:
-        """Where the sites lie, (K, 3): on the sphere, unless the configuration frees them from it."""
+        """Positions of the sites, (K, 3): on the sphere, unless the configuration frees them from it."""
         return F.normalize(self.directions, dim=-1) if self.config.on_sphere else self.directions
 
     def sharpness(self) -> Tensor:
@@ -41,7 +41,7 @@ class SoftVoronoi(nn.Module):
         return self.log_sharpness.exp()
 
     def logits(self, xyz: Tensor) -> Tensor:
-        """How near each point is to every site before the softmax, (N, 3) -> (N, K): an affine map of the position."""
+        """The logit of every site at each point, (N, 3) -> (N, K): an affine map of the position."""
         sharpness = self.sharpness()
         slope = self.positions() * sharpness[:, None]
         if self.config.logits == "decoupled":

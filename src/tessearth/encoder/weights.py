@@ -34,13 +34,13 @@ WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 HUGE = 2**20
 OFFICIAL_CHECKSUM = "tessearth_sha256"
-"""What we add to the header of the official layout, whose other readers pass over it."""
+"""What we add to the header of the official layout, whose other readers ignore it."""
 
 Layout = Literal["tessearth", "official"]
 
 
 class Weights(NamedTuple):
-    """What a weights file holds."""
+    """The content of a weights file."""
 
     config: EncoderConfig
     state: dict[str, Tensor]
@@ -225,7 +225,7 @@ def _read_config_json(path: Path, asked: Path) -> dict[str, Any]:
 
 
 def _check_same_config(config: EncoderConfig, described: object, folder: Path) -> None:
-    """A config.json that was edited by hand would be obeyed by nothing: refuse it rather than ignore it."""
+    """Refuse a config.json that was edited by hand, which would have no effect."""
     if described is not None and described != json.loads(json.dumps(config.to_dict())):
         raise WeightsError(f"{folder}: {CONFIG_NAME} and the header of {WEIGHTS_NAME} describe different encoders")
 

@@ -1,4 +1,4 @@
-"""Which country a place lies in, from the shipped outlines.
+"""The country of a place, from the shipped outlines.
 
 The Earth is cut into rows of 30 arc seconds. Along the middle of each, the outlines leave stretches of longitude that
 belong to one country; all of them, row after row, are one sorted list, so a lookup is one binary search. A place is

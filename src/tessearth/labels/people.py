@@ -1,4 +1,4 @@
-"""People: the density of town dwellers around a place, and what houses cost in California.
+"""People: the density of town dwellers around a place, and house prices in California.
 
 The density is that of the towns GeoNames lists:
 

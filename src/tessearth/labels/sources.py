@@ -30,7 +30,7 @@ from tessearth.storage.files import cache_folder, cache_path, write_bytes
 from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
 
 VERSION = 2
-"""Raised whenever any builder makes something else from the same files."""
+"""Raised whenever a builder changes its result from the same files."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -44,7 +44,7 @@ class DataSource:
     files: tuple[str, ...]
     """Paths inside the module's folder."""
     licence: str
-    """What the package and the data in it ask of their users."""
+    """The licence of the package and of the data in it."""
 
     @property
     def module(self) -> str:

@@ -1,4 +1,4 @@
-"""Grids of latitude and longitude over a part of the Earth, and the windows they are worked through in."""
+"""Grids of latitude and longitude over a part of the Earth, and the windows in which they are processed."""
 
 import math
 from collections.abc import Sequence
@@ -65,11 +65,11 @@ class Layout(Protocol):
 
     @property
     def num_windows(self) -> int:
-        """How many windows there are."""
+        """The number of windows."""
 
     @property
     def num_cells(self) -> int:
-        """How many cells there are, at least roughly."""
+        """The number of cells, at least roughly."""
 
     def window(self, number: int) -> WindowPlaces:
         """The places of one window."""
@@ -115,20 +115,20 @@ class RasterGrid:
 
     @property
     def num_windows(self) -> int:
-        """How many windows there are: squares of `WINDOW_SIDE`, smaller at the southern and eastern edge."""
+        """The number of windows: squares of `WINDOW_SIDE`, smaller at the southern and eastern edge."""
         return math.ceil(self.rows / WINDOW_SIDE) * math.ceil(self.columns / WINDOW_SIDE)
 
     @property
     def num_cells(self) -> int:
-        """How many cells there are."""
+        """The number of cells."""
         return self.rows * self.columns
 
     def latitudes(self) -> Floats:
-        """Of the centres of the rows, from north to south, (rows,)."""
+        """Latitudes of the rows' centres, from north to south, (rows,)."""
         return self.north - (np.arange(self.rows, dtype=np.float64) + 0.5) * self.resolution
 
     def longitudes(self) -> Floats:
-        """Of the centres of the columns, from west to east, beyond 180 past the antimeridian, (columns,)."""
+        """Longitudes of the columns' centres, from west to east, beyond 180 past the antimeridian, (columns,)."""
         return self.west + (np.arange(self.columns, dtype=np.float64) + 0.5) * self.resolution
 
     def window_slices(self, number: int) -> tuple[slice, slice]:

@@ -1,4 +1,4 @@
-"""The cells of the sites: which part of the sphere lies nearest to each, as polygons that any map can show.
+"""The cells of the sites: the part of the sphere nearest to each, as polygons for maps.
 
 A cell is an intersection of half spheres, so it is convex and its border consists of great-circle arcs. On a map of
 longitude and latitude those arcs are bent, a cell across the antimeridian falls into two pieces, and a cell around a
@@ -25,7 +25,7 @@ MERGED = 1e-9
 
 
 class Cells(NamedTuple):
-    """The parts of the sphere that lie nearest to each of K sites."""
+    """The cells of K sites."""
 
     sites: Floats
     """(K, 3) unit vectors."""

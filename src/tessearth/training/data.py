@@ -1,4 +1,4 @@
-"""Batches of a feature store: which pairs a step sees follows from the seed and the step alone.
+"""Batches of a feature store: the seed and the step alone decide the pairs of a step.
 
 So a run that is resumed needs no memory of what it has read, and nothing is lost or seen twice.
 """
@@ -17,7 +17,7 @@ from tessearth.training.model import Moments
 
 PLACES_AT_ONCE = 4096
 SHARE_OF_MEMORY = 0.5
-"""Features may take so much of the device's free memory."""
+"""The share of the device's free memory that features may take."""
 MAIN_MEMORY = 4 * 2**30
 """On a processor, features up to this many bytes are read at once; larger ones stay on disk."""
 
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 
 class BatchOrder:
-    """Which rows a step sees: every epoch is a shuffle of its own, dealt out in whole batches."""
+    """The rows of each step: every epoch is a shuffle of its own, cut into whole batches."""
 
     def __init__(self, rows: Rows, views: int, batch_size: int, seed: int) -> None:
         self.rows, self.views, self.batch_size, self.seed = rows, views, batch_size, seed
@@ -42,7 +42,7 @@ class BatchOrder:
         self._epochs: dict[int, Rows] = {}
 
     def __call__(self, step: int) -> Rows:
-        """Rows of the places by views table, (batch_size,); a place's view is drawn anew every epoch."""
+        """Rows of the table of places by views, (batch_size,); every epoch draws another view of a place."""
         epoch, batch = divmod(step, self.per_epoch)
         if epoch not in self._epochs:
             self._epochs = {epoch: self._shuffle(epoch), **{e: r for e, r in self._epochs.items() if e == epoch - 1}}
@@ -55,7 +55,7 @@ class BatchOrder:
 
 
 class TrainingData:
-    """The pairs of a store on the device, or on their way to it."""
+    """The pairs of a store, on the device or read from disk batch by batch."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class TrainingData:
 
     @property
     def width(self) -> int:
-        """How wide the features are (F)."""
+        """The width of the features (F)."""
         return int(self.array.shape[-1])
 
     def fill(self, batch: Batch, rows: Rows, following: Rows | None = None) -> None:
@@ -119,12 +119,12 @@ class TrainingData:
         )
 
     def close(self) -> None:
-        """Let go of the reading thread."""
+        """Stop the reading thread."""
         if self._reader is not None:
             self._reader.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, rows: Rows, following: Rows | None) -> Tensor:
-        """These rows from disk, which are there already when they were the ones following the last."""
+        """These rows from disk; they are read ahead when they were announced as `following`."""
         ahead, self._ahead = self._ahead, None
         found = ahead[1].result() if ahead is not None and ahead[0] == rows.tobytes() else self._gather(rows)
         if following is not None and self._reader is not None:
@@ -140,7 +140,7 @@ class TrainingData:
         return batch.pin_memory() if self.device.type == "cuda" else batch
 
     def _to_device(self, index: Tensor) -> Tensor:
-        """Without waiting for the device, which only pinned memory allows."""
+        """Copy to the device without waiting for it, which only pinned memory allows."""
         return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
 
 

@@ -53,13 +53,13 @@ class FinetuneSettings:
     batch_size: int = 256
 
     head_learning_rate: float = 1e-3
-    """At its peak; it rises for an epoch and falls along a cosine."""
+    """The peak rate; it rises for an epoch and falls along a cosine."""
 
     encoder_rate: float = 0.3
     """The encoder's learning rates, as a share of those it is pretrained with."""
 
     weight_decay: float = 0.01
-    """Of the head."""
+    """The weight decay of the head."""
 
     validation: float = 0.2
     """The share of places held out to choose the best epoch by."""
@@ -134,7 +134,7 @@ class _Part(NamedTuple):
 
 
 class _Finetuning:
-    """One run on its way."""
+    """One fine-tuning."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Finetuning:
         self.weights = _class_weights(labelled, self.training.target, settings)
 
     def train(self, log: Callable[[dict[str, Any]], None]) -> FineTuned:
-        """The ridge, every epoch, and of all these the best on the places held out."""
+        """Fit the ridge, train every epoch, and return the candidate with the best held-out score."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.settings.seed)
             rows = self._embedded(self.training), self._embedded(self.validation)
@@ -172,7 +172,7 @@ class _Finetuning:
         return self._result(ridge, best, {"best_epoch": best_epoch, "epochs_done": done, "interrupted": stop.asked})
 
     def _epochs(self, training: Rows, validation: Rows, stop: StopRequest) -> Iterator[tuple[int, Judged, float]]:
-        """Epoch after epoch: its number, what held-out places say after it, and its mean loss."""
+        """Train epoch by epoch; yields its number, held-out score and mean loss."""
         optimiser = self._optimiser()
         peaks = [group["lr"] for group in optimiser.param_groups]
         generator = torch.Generator().manual_seed(self.settings.seed)
@@ -232,7 +232,7 @@ class _Finetuning:
         return Rows(embed_places(self.encoder, part.latlon, self.device), part.target)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The head's tensors, and the encoder's unless they never change."""
+        """The head's tensors, and the encoder's unless it is frozen."""
         encoder = {} if self.settings.frozen else self.encoder.state_dict()
         return tuple({name: t.clone() for name, t in state.items()} for state in (self.head.state_dict(), encoder))  # type: ignore[return-value]
 

@@ -1,4 +1,4 @@
-"""`FineTuned`: an encoder and the head that reads one label off it, together in memory and on disk.
+"""`FineTuned`: an encoder and the head that predicts one label from its embeddings, in memory and on disk.
 
 RUN/
 encoder.safetensors  the encoder; its path works wherever a model is named
@@ -32,15 +32,15 @@ from tessearth.training.start import ridges
 from tessearth.zoo.names import load_base
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""What a ridge is tried with; features have unit variance."""
+"""The penalties a ridge is tried with; features have unit variance."""
 TEMPERATURES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""What a ridge's scores are divided by to become logits."""
+"""The divisors that turn a ridge's scores into logits."""
 MARGIN = 0.25
-"""Predicted numbers leave the range of those learned from by at most this share of it, on either side."""
+"""Predicted numbers exceed the range of the training targets by at most this share of it, on either side."""
 
 
 class Judged(NamedTuple):
-    """How good predictions are on places the head was not fitted to."""
+    """The quality of predictions at held-out places."""
 
     score: float
     """Accuracy for classes, R2 for numbers."""
@@ -94,7 +94,7 @@ class LabelHead(nn.Module):
 
     @torch.no_grad()
     def judge(self, embedding: Tensor, target: Tensor) -> Judged:
-        """How good the head is on embeddings (N, D) and their targets (N,)."""
+        """The quality of the head on embeddings (N, D) and their targets (N,)."""
         out = self(embedding)
         loss = float(self.loss(out, target))
         if self.kind == "classify":
@@ -174,7 +174,7 @@ class FineTuned:
     classes: tuple[str, ...]
     """Names in the order of the head's outputs; empty for numbers."""
     about: dict[str, Any]
-    """What it was made from and how well it did, ready for JSON."""
+    """Its settings and scores, ready for JSON."""
 
     def predict(self, points: Any) -> Array:
         """The label of places given in any form `as_latlon` takes: class names or numbers, (...)."""
@@ -213,7 +213,7 @@ def embed_places(encoder: LocationEncoder, latlon: Tensor, device: torch.device)
 
 
 def load_finetuned(path: str | Path, device: torch.device | None = None) -> FineTuned:
-    """Read what `finetune` left in a folder."""
+    """Read the folder that `finetune` wrote."""
     file = Path(path) / HEAD
     if not file.is_file():
         raise DataError(f"{path} holds no fine-tuned model: it has no {HEAD}; tessearth finetune makes one")

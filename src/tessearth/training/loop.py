@@ -50,7 +50,7 @@ def choose_device(device: str | None) -> torch.device:
 
 @contextlib.contextmanager
 def process_group(device: torch.device) -> Iterator[int]:
-    """Join the processes torchrun started, if it did; the number of this one."""
+    """Join the processes torchrun started, if it did; returns the rank of this one."""
     started_here = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if started_here:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -62,20 +62,20 @@ def process_group(device: torch.device) -> Iterator[int]:
 
 
 def wait_for_all() -> None:
-    """Come back when every process has called this."""
+    """Wait until every process has called this."""
     if is_distributed():
         dist.barrier()
 
 
 class StopRequest:
-    """Ctrl-C or a polite kill, remembered until a step is over; a second one is obeyed at once."""
+    """Ctrl-C or SIGTERM, kept until a step is over; a second one stops immediately."""
 
     def __init__(self) -> None:
         self.asked = False
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen while the block runs; only a program's main thread can."""
+        """Catch the signals while the block runs; only a program's main thread can."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -103,17 +103,17 @@ class StopRequest:
 
 
 Progress = Callable[[int, int, float], None]
-"""Called with the steps taken, their number in all, and the loss."""
+"""Receives the steps taken, their number in all, and the loss."""
 Looking = Callable[[int, int], None]
 """Receives the number of places done and in all, while features are computed."""
 
 
 class NonFiniteLossError(DataError):
-    """Training went astray; the last good checkpoint is kept."""
+    """The loss is not finite; the last good checkpoint is kept."""
 
 
 class Result(NamedTuple):
-    """What a run came to."""
+    """The outcome of a run."""
 
     weights: Path
     """The encoder at its lowest validation loss."""
@@ -158,7 +158,7 @@ def pretrain(
 
 
 class _Run:
-    """One run on its way; the folder belongs to the first process alone."""
+    """One run; only the first process writes its folder."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class _Run:
         self.stop = StopRequest()
 
     def train(self) -> Result:
-        """Take every step that is missing."""
+        """Take all remaining steps."""
         first, steps = self._resume(), self.stepper.steps
         self._begun = (time.monotonic(), first)
         self.progress(first, steps, math.nan)
@@ -230,7 +230,7 @@ class _Run:
             raise KeyboardInterrupt(f"stopped after step {done} of {self.stepper.steps}, which is saved")
 
     def _resume(self) -> int:
-        """Go back to the last checkpoint, if there is one; the first step to take."""
+        """Load the last checkpoint, if there is one; returns the first step to take."""
         if self.folder is None:
             return _shared_start(self.stepper, None, self.device)
         self.folder.write_environment(self.device, self._about_store())
@@ -250,7 +250,7 @@ class _Run:
             self.trajectory.append(Trajectory(np.array([step]), positions, sharpness))
 
     def _log(self, step: int) -> None:
-        """Write down what the steps since the last line reported, after a look at whether it makes sense."""
+        """Log the means since the last line, after checking that they are finite."""
         terms = self.stepper.reported()
         if not all(map(math.isfinite, terms.values())):
             culprit = next((name for name in self.stepper.first_astray() if name != "total"), "total")
@@ -277,7 +277,7 @@ class _Run:
             self.folder.save_weights("best", self.model.encoder, self._provenance(done))
 
     def _save(self, done: int) -> None:
-        """First what may be ahead of the checkpoint, then the checkpoint, so that a kill in between loses nothing."""
+        """Write log and trajectories first, then the checkpoint, so that a kill in between loses nothing."""
         if self.folder is not None:
             self.folder.save_weights("last", self.model.encoder, self._provenance(done))
             if self.trajectory:
@@ -356,7 +356,7 @@ def _open_store(
 
 
 def _shared_start(stepper: Stepper, start: int | None, device: torch.device) -> int:
-    """Everybody begins where the first process does, with its weights."""
+    """Give every process the weights of the first."""
     if stepper.world == 1:
         return start or 0
     number = torch.tensor(start or 0, device=device)

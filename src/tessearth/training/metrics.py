@@ -1,4 +1,4 @@
-"""What training is judged by on places it has not seen: retrieval."""
+"""Retrieval, the metric of training on held-out places."""
 
 from typing import NamedTuple
 

@@ -54,7 +54,7 @@ MAX_LOGIT_SCALE = math.log(100.0)
 
 
 class Moments(NamedTuple):
-    """What features look like over the training places."""
+    """Mean and variance of the features over the training places."""
 
     mean: Tensor
     """(F,)."""
@@ -99,7 +99,7 @@ class PretrainingModel(nn.Module):
         return total_loss(self.sides(latlon, features), self.objective)
 
     def sides(self, latlon: Tensor, features: Tensor) -> Sides:
-        """What both sides of the pairs say of themselves."""
+        """The embeddings and attentions of both sides of the pairs."""
         feature = (features.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_scale
         exact = self.encoder.exact(latlon)
         with torch.autocast(latlon.device.type, torch.bfloat16, enabled=self.mixed and latlon.is_cuda):
@@ -127,7 +127,7 @@ class PretrainingModel(nn.Module):
         )
 
     def distilled(self, latlon: Tensor, feature: Tensor) -> Tensor:
-        """What decoders are to read: scaled image features (N, F), then the place's waves where they count."""
+        """The targets of the decoders: scaled image features (N, F), then the waves of the place if weighted."""
         return feature if self.waves is None else torch.cat((feature, self.waves(latlon).to(feature.dtype)), dim=-1)
 
     @torch.no_grad()
@@ -137,7 +137,7 @@ class PretrainingModel(nn.Module):
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
 
     def set_progress_(self, progress: float) -> None:
-        """Move the location side's temperature along its way, 0 at the beginning and 1 at the end of training."""
+        """Set the annealing of the location side's temperature, 0 at the beginning and 1 at the end of training."""
         if self.encoder.tokens is not None:
             self.encoder.tokens.temperature_progress.fill_(progress)
 
@@ -160,7 +160,7 @@ def check_trainable(encoder: LocationEncoder) -> LocationEncoder:
 
 
 def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...]:
-    """The terms that ask for tokens where there are none; an objective of nothing else is refused."""
+    """The terms that need tokens which the encoder lacks; an objective of only such terms is refused."""
     if has_tokens:
         return ()
     left_out = tuple(name for name in TOKEN_TERMS if getattr(objective, name) > 0)

@@ -45,7 +45,7 @@ class _Gather(torch.autograd.Function):
 
 
 Negatives = Literal["gathered", "local"]
-"""What a pair is told apart from: the pairs of all processes, or only those of its own."""
+"""The negatives of a pair: the other pairs of all processes, or only of its own."""
 
 Reduction = Literal["mean", "sum"]
 """How a squared distance adds up its dimensions: "sum" is the squared norm, "mean" divides it by the width."""
@@ -73,7 +73,7 @@ def contrastive(location: Tensor, image: Tensor, scale: Tensor, *, negatives: Ne
 
 
 def reconstruction(reconstructed: Tensor, image: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """How far the tokens an image attends to are from the image: mean_i |z_i - v_i|^2, both (N, D).
+    """The distance between an image and the tokens it attends to: mean_i |z_i - v_i|^2, both (N, D).
 
     No gradient reaches the image: tokens learn to span image features, not features to suit the tokens.
     """
@@ -82,13 +82,13 @@ def reconstruction(reconstructed: Tensor, image: Tensor, *, reduction: Reduction
 
 
 def alignment(location_attention: Tensor, image_attention: Tensor) -> Tensor:
-    """How far the place's attention is from the image's: mean_i KL(a_loc || sg(a_img)), both (N, T)."""
+    """The divergence of the place's attention from the image's: mean_i KL(a_loc || sg(a_img)), both (N, T)."""
     target = (image_attention.detach() + ALIGNMENT_FLOOR).log()
     return (location_attention * ((location_attention + ALIGNMENT_FLOOR).log() - target)).sum(-1).mean()
 
 
 def distillation(decoded: Tensor, image_feature: Tensor, variance: Tensor) -> Tensor:
-    """What a linear decoder of the embedding misses of the frozen feature: mean_i |d_i - v_i|^2 / Var(v), both (N, F).
+    """The error of a linear decoder of the frozen feature: mean_i |d_i - v_i|^2 / Var(v), both (N, F).
 
     `variance` is the total over the F dimensions, so 1 means no better than always answering the mean.
     """
@@ -97,7 +97,7 @@ def distillation(decoded: Tensor, image_feature: Tensor, variance: Tensor) -> Te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveConfig:
-    """How much each term counts. The defaults are the paper's. A term of weight 0 is left out and reported as 0.
+    """The weight of each term. The defaults are the paper's. A term of weight 0 is left out and reported as 0.
 
     So are reconstruction and alignment, at any weight, for an encoder without tokens: they are about tokens.
     """
@@ -135,7 +135,7 @@ class ObjectiveConfig:
     """How fine these waves are: spherical harmonics of degree 1 up to this one, the finest 360 / degree long."""
 
     position_decay: float = 1.0
-    """How much less the finer ones count: waves of degree l are as high as l^-decay."""
+    """The decay of finer waves: those of degree l have the amplitude l^-decay."""
 
     def __post_init__(self) -> None:
         if not self.position >= 0 or not self.position_decay >= 0:
@@ -156,14 +156,14 @@ class ObjectiveConfig:
 
 
 class Sides(NamedTuple):
-    """What the two sides of N pairs say of themselves; a part that its term does not need may be None."""
+    """The two sides of N pairs; a part that no term needs may be None."""
 
     location: Tensor
     """Unit embeddings of the places, (N, D)."""
     image: Tensor
     """Unit embeddings of the images, (N, D)."""
     scale: Tensor
-    """What similarities are multiplied with, ()."""
+    """The factor of similarities, ()."""
     location_attention: Tensor | None = None
     """(N, T)."""
     image_attention: Tensor | None = None
@@ -171,11 +171,11 @@ class Sides(NamedTuple):
     reconstructed: Tensor | None = None
     """The tokens mixed by the images' attention, (N, D)."""
     decoded: Tensor | None = None
-    """What the decoder reads off the places' embeddings, (N, F)."""
+    """The features decoded from the places' embeddings, (N, F)."""
     prefix_decoded: tuple[Tensor, ...] = ()
-    """What further decoders read off the embeddings' first dimensions, (N, F) each."""
+    """The features that further decoders find in the embeddings' first dimensions, (N, F) each."""
     feature: Tensor | None = None
-    """What decoders are to read: the frozen image features, then waves of the place where they count, (N, F)."""
+    """The targets of the decoders: frozen image features, then waves of the place if they have a weight, (N, F)."""
     variance: Tensor | None = None
     """The total variance of the image features, ()."""
 
@@ -192,7 +192,7 @@ class Terms(NamedTuple):
 
 TERMS = Terms._fields[1:]
 TOKEN_TERMS = ("reconstruction", "alignment")
-"""Those that an encoder without tokens has no parts for."""
+"""Terms that need tokens."""
 
 
 def total_loss(sides: Sides, weights: ObjectiveConfig) -> Terms:

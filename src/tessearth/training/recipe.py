@@ -26,7 +26,7 @@ Precision = Literal["float32", "tf32", "bf16", "float64"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitesRecipe:
-    """Where the sites start, and what they hold then."""
+    """The positions and embeddings that sites start with."""
 
     start: Literal["land", "full", "clusters"] = "land"
     """The Fibonacci lattice on land, the whole lattice, or the clusters of another encoder's embeddings."""
@@ -35,7 +35,7 @@ class SitesRecipe:
     """For clusters: the other encoder, by name, path or hub id."""
 
     places: int = 100_000
-    """For clusters: how many places over land are embedded and clustered."""
+    """For clusters: the number of places on land that are embedded and clustered."""
 
     rounds: int = 20
     """For clusters: how many rounds of k-means."""
@@ -84,7 +84,7 @@ class GroupRecipe:
     """How one group of parameters is optimised."""
 
     learning_rate: float
-    """At its peak, after the warm-up; 0 leaves the group as it starts."""
+    """The peak rate, after the warm-up; 0 leaves the group as it starts."""
 
     weight_decay: float = 0.0
 
@@ -99,9 +99,9 @@ class GroupsRecipe:
     """The optimiser's groups; `optimiser.GROUP_OF` says which parameter belongs to which."""
 
     sites: GroupRecipe = GroupRecipe(learning_rate=1e-3)
-    """Where the sites lie."""
+    """The positions of the sites."""
     sharpness: GroupRecipe = GroupRecipe(learning_rate=5e-4)
-    """How sharp they are, and their territory where it is separate."""
+    """Their sharpness, and their territory where it is separate."""
     head: GroupRecipe = GroupRecipe(learning_rate=5e-4, weight_decay=0.01)
     """Site embeddings and the residual head; of a baseline, its network."""
     tokens: GroupRecipe = GroupRecipe(learning_rate=2e-4, weight_decay=0.01)
@@ -117,7 +117,7 @@ class TrainingRecipe:
     """How the encoder is trained. The defaults are the paper's, warm-up and cosine taken per step."""
 
     epochs: float = 300.0
-    """How many times every training place is seen."""
+    """Passes over the training places."""
 
     steps: int | None = None
     """How many optimiser steps to take, instead of counting epochs."""
@@ -131,16 +131,16 @@ class TrainingRecipe:
     groups: GroupsRecipe = GroupsRecipe()
 
     warmup_epochs: float = 5.0
-    """The learning rates rise linearly for so long, at most half of the run."""
+    """The epochs in which the learning rates rise linearly; at most half of the run."""
 
     final_learning_rate: float = 1e-6
-    """Where the cosine ends, for every group."""
+    """The rate at the end of the cosine, for every group."""
 
     clip_norm: float = 1.0
     """The largest length of the gradient; 0 clips nothing."""
 
     jitter_degrees: float = 0.01
-    """Coordinates are moved by up to so much, evenly, each time they are seen."""
+    """The largest uniform random shift of coordinates, drawn each time they are seen."""
 
     contrastive_temperature: float = 0.07
     """The logit scale starts at one over this; it is learned, and at most 100."""
@@ -149,7 +149,7 @@ class TrainingRecipe:
     """Whether the location side's token temperature goes linearly to its final value over the run."""
 
     image_head: Literal["auto", "linear", "none"] = "auto"
-    """What brings features to the embedding's width; "auto" is linear where the widths differ and none where not."""
+    """The map from features to the embedding's width; "auto" is linear where the widths differ and none where not."""
 
     precision: Precision = "tf32"
     """Of matrix products on a GPU; sums, norms and where a place lies among the sites are float32 in all but float64.
@@ -159,7 +159,7 @@ class TrainingRecipe:
     """On a GPU: fuse the step's kernels (torch.compile) and replay it as one CUDA graph; several processes do not."""
 
     keep_features: Literal["auto", "device", "disk"] = "auto"
-    """Whether features lie in the device's memory or are read from disk batch by batch; "auto" asks what fits."""
+    """Whether features are kept in the device's memory or read from disk by batches; "auto" decides by size."""
 
     seed: int = 0
     """Of everything random: initial weights, the order of places, dropout, jitter."""
@@ -174,7 +174,7 @@ class TrainingRecipe:
     """The largest number of validation places used."""
 
     record_every: int = 50
-    """Steps between records of where the sites are."""
+    """Steps between records of the sites."""
 
     checkpoint_every: int = 1000
     """Steps between checkpoints."""
@@ -229,7 +229,7 @@ class Recipe:
 
 ENCODERS = ("encoder", "baseline")
 REPLACED_BY = {"baseline": ("encoder", "sites"), "encoder": ("baseline",)}
-"""A table to those of a base that it takes the place of."""
+"""Each table, and the tables of a base that it replaces."""
 
 
 def read_recipe(name_or_path: str, changes: Sequence[str] = ()) -> Recipe:
@@ -254,7 +254,7 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
 
 def first_difference(old: object, new: object, where: str = "") -> str | None:
-    """Where two plain values differ first, said in words; None when they are the same."""
+    """The first difference of two plain values, in words; None when they are equal."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
         pairs: list[tuple[str, object, object]] = [(str(key), old.get(key), new.get(key)) for key in keys]
@@ -312,7 +312,7 @@ def _item(table: list[Any], name: str, change: str) -> Any:
 
 
 def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """A table's own values first, then its tables under their headings, as TOML wants it."""
+    """A table's own values, then its tables under their headings, as TOML requires."""
     for key, value in table.items():
         if value is not None and not _is_tables(value):
             yield f"{_key(key)} = {_inline(value)}"

@@ -1,4 +1,4 @@
-"""The run folder: everything a run leaves behind, each file written whole or not at all.
+"""The run folder: the files of a run, each written in one step.
 
 RUN/
 recipe.toml               the recipe as it was resolved; `tessearth pretrain RUN/recipe.toml` repeats the run
@@ -40,10 +40,10 @@ CHECKPOINT_FORMAT = "tessearth-checkpoint-1"
 
 
 class Checkpoint(NamedTuple):
-    """Where a run stands."""
+    """The state of a run at a step."""
 
     step: int
-    """How many steps were taken."""
+    """The number of steps taken."""
     state: dict[str, Tensor]
     """Weights and optimiser, by name."""
     best: float | None
@@ -120,7 +120,7 @@ class RunFolder:
         encoder.save(self.weights(name), provenance=provenance)
 
     def save_trajectory(self, records: Sequence[Trajectory]) -> None:
-        """Replace the record of the sites' ways."""
+        """Replace the trajectories."""
         whole = Trajectory(*map(np.concatenate, zip(*records, strict=True)))
         with atomic_write(self.path / TRAJECTORIES) as file:
             np.savez(file, **whole._asdict())
@@ -137,7 +137,7 @@ class RunFolder:
         return [Trajectory(found.steps[kept], found.positions[kept], found.sharpness[kept])]
 
     def forget_after(self, step: int) -> None:
-        """Drop the log's lines about steps that will be taken again, and one cut short by a kill."""
+        """Drop the log's lines of steps that will be repeated, and a line that a kill cut short."""
         file = self.path / METRICS
         if file.is_file():
             kept = [line for line in file.read_bytes().splitlines() if _step_of(line) <= step]

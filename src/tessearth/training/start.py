@@ -80,7 +80,7 @@ def build_encoder(recipe: Recipe, generator: torch.Generator) -> SphericalVorono
 
 
 def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Tensor]:
-    """Where another encoder's embeddings cluster, (K, 3) for every count of sites.
+    """The clusters of another encoder's embeddings as positions, (K, 3) for every count of sites.
 
     Places drawn over land are embedded and clustered by k-means; a site is the mean of its cluster's places, brought
     back to the sphere. A cluster whose places surround the globe evenly has no mean: its first place stands for it.
@@ -96,7 +96,7 @@ def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Ten
 
 
 def k_means(points: Tensor, clusters: int, rounds: int, seed: int) -> Tensor:
-    """Which cluster each point is in, (N, D) -> (N,), by Lloyd's rounds from randomly chosen points.
+    """The cluster of each point, (N, D) -> (N,), by Lloyd's rounds from randomly chosen points.
 
     A cluster that loses all its points is given the one farthest from its centre, so that all stay in use.
     """
@@ -130,9 +130,9 @@ def _means_on_sphere(xyz: Tensor, cluster: Tensor, count: int) -> Tensor:
 
 
 CENTRING_PLACES = 8192
-"""Places spread evenly over the sphere whose mean is taken away."""
+"""The number of places, spread evenly over the sphere, whose mean is removed."""
 ROUNDS = 8
-"""Where the sites' embeddings are shifted, tokens see other mixtures afterwards, so the mean is taken away again."""
+"""Shifting the sites' embeddings changes the mixtures that tokens see, so the mean is removed several times."""
 
 
 @torch.no_grad()

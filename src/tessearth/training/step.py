@@ -47,7 +47,7 @@ def learning_rate(peak: float, final: float, step: int, warmup: int, steps: int)
 
 
 def warmup_steps(training: TrainingRecipe, per_epoch: int, steps: int) -> int:
-    """How long the learning rates rise: what the recipe says, at most half of the run."""
+    """The steps in which the learning rates rise: as in the recipe, at most half of the run."""
     return min(round(training.warmup_epochs * per_epoch), steps // 2)
 
 
@@ -130,7 +130,7 @@ def _empty_state(parameter: nn.Parameter) -> dict[str, Any]:
 
 
 NAMES = ("total", *TERMS, "gradient_norm")
-"""What every step reports."""
+"""The numbers that every step reports."""
 WARM_UPS = 3
 """Steps run before a graph is captured, so that kernels are compiled and memory is laid out."""
 
@@ -173,7 +173,7 @@ class Stepper:
         self._counted += 1
 
     def reported(self) -> dict[str, float]:
-        """The means of what the steps since the last call reported; waits for the device."""
+        """The mean numbers of the steps since the last call; waits for the device."""
         if self.world > 1:
             dist.all_reduce(self._sums)
         means = (self._sums.double() / max(1, self._counted * self.world)).tolist()
@@ -182,7 +182,7 @@ class Stepper:
         return dict(zip(NAMES, means, strict=True))
 
     def first_astray(self) -> list[str]:
-        """What was not finite in the first step where anything was; a step later everything is."""
+        """The non-finite numbers of the first step that had any; a step later all of them are."""
         finite = self._astray.isfinite().tolist()
         return [name for name, fine in zip(NAMES, finite, strict=True) if not fine]
 
@@ -203,7 +203,7 @@ class Stepper:
             tensor.copy_(state[name])
 
     def _rows(self, step: int) -> Rows:
-        """A step's pairs, as far as they are this process's."""
+        """The pairs of a step that belong to this process."""
         size = self.training.batch_size // self.world
         return self.order(step)[self.rank * size : (self.rank + 1) * size]
 
@@ -265,7 +265,7 @@ class Stepper:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """What all chance within a step follows from."""
+    """The seed of everything random in a step."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 

@@ -1,4 +1,4 @@
-"""Which sites can matter where: cells of the sphere, each with a list of sites and a proof of what the rest may weigh.
+"""The sites that matter in each cell of the sphere, with a bound on the weight of all others.
 
 With affine logits l_k(x) = <a_k, x> + b_k, their log-sum L(x) is convex in x, so its tangent at a cell's centre c lies
 below it everywhere: L(x) >= L(c) + <m, x - c>, m = sum_k w_k(c) a_k. Hence, for every x of the cell,

@@ -29,7 +29,7 @@ class WrapResidualSettings:
 class Direct(PositionalEncoding):
     """The numbers themselves: (lat / 90, lon / 180).
 
-    The one encoding whose longitude does not wrap: what it shows is what bare numbers are worth, jump and all.
+    The one encoding whose longitude does not wrap: it shows what bare numbers give.
     """
 
     def __init__(self) -> None:
