@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tessearth import Embedder
-from tessearth.explorer.app import STATIC, is_built
+from tessearth.explorer.app import STATIC
 from tessearth.explorer.limits import ServeSettings
 from tessearth.explorer.session import Served
 from tests.explorer.conftest import model
@@ -52,7 +52,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def client(model: Path) -> Iterator[Client]:
-    if not is_built():
+    if not (STATIC / "index.html").is_file():
         pytest.skip("the page is not built: run `make explorer`")
     with serving(Served(Embedder(model, device="cpu"), ServeSettings(rate=0)), page=STATIC) as client:
         client.wait_until_ready()

@@ -13,7 +13,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed: 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: tessearth[serve]")
 
 from tessearth import Embedder
-from tessearth.explorer.app import STATIC, is_built
+from tessearth.explorer.app import STATIC
 from tessearth.explorer.limits import ServeSettings
 from tessearth.explorer.session import Served
 from tests.browser.conftest import Visit, browser
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::tessearth.er
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    if not is_built():
+    if not (STATIC / "index.html").is_file():
         pytest.skip("the page is not built: run `make explorer`")
     with serving(Served(Embedder(MODEL, device="cpu"), ServeSettings(rate=0)), page=STATIC) as client:
         yield client

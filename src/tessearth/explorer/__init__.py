@@ -1,4 +1,4 @@
-"""A model behind HTTP: embeddings, places alike, maps as tiles, probes on labels sent; and a page with a globe.
+"""A model behind HTTP: embeddings, similar places, map tiles, probes on labels that are sent, and a page with a globe.
 
-`build_app(served, settings)` is the application, `run_server` serves it. Nothing here is imported by the rest.
+`build_app(served)` is the application, `run_server` serves it; only the command line imports from here.
 """

@@ -110,7 +110,7 @@ def _ask_sites(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Tensor
 def site_fields(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Features, Features]:
     """Token attention (N, T) and sharpness (N, 1) of places (N, 2).
 
-    Sharpness is the mean of the sites' logarithms, weighted by the place's shares in them; tessellations count alike.
+    Sharpness is the mean of the sites' logarithms, weighted by the place's shares in them; tessellations count equally.
     """
     attention, sharpness = [], []
     for start in range(0, len(latlon), ROWS_AT_ONCE):
@@ -175,12 +175,15 @@ def answer_place(place: Floats, explained: Any = None) -> PlaceAnswer:
 def _near_site(explained: Any, rank: int) -> NearSite:
     return NearSite(
         site=int(explained["site"][rank]),
-        lat=round(float(explained["latlon"][rank, 0]), 4),
-        lon=round(float(explained["latlon"][rank, 1]), 4),
+        **_rounded_place(explained["latlon"][rank]),
         distance_km=round(float(explained["distance_km"][rank]), 1),
         weight=round(float(explained["weight"][rank]), 5),
         sharpness=round(float(explained["sharpness"][rank]), 2),
     )
+
+
+def _rounded_place(place: Floats) -> dict[str, float]:
+    return {"lat": round(float(place[0]), 4), "lon": round(float(place[1]), 4)}
 
 
 def answer_similar(land: Land, place: Floats, query: Features, count: int, apart_km: float) -> SimilarAnswer:
@@ -188,10 +191,9 @@ def answer_similar(land: Land, place: Floats, query: Features, count: int, apart
     alike = most_alike(query, place, land.keys, land.latlon, count, apart_km)
     places = [
         SimilarPlace(
-            lat=round(float(land.latlon[row, 0]), 4),
-            lon=round(float(land.latlon[row, 1]), 4),
             similarity=round(float(similarity), 5),
             distance_km=round(float(distance), 1),
+            **_rounded_place(land.latlon[row]),
             **_class_words(land.labels, int(row)),
         )
         for row, similarity, distance in zip(*alike, strict=True)
@@ -248,10 +250,7 @@ def answer_tokens(land: Land, field: npt.NDArray[np.float16]) -> TokensAnswer:
         share = attention[:, i]
         places = [
             TokenPlace(
-                lat=round(float(land.latlon[row, 0]), 4),
-                lon=round(float(land.latlon[row, 1]), 4),
-                share=round(float(share[row]), 5),
-                **_class_words(land.labels, row),
+                share=round(float(share[row]), 5), **_rounded_place(land.latlon[row]), **_class_words(land.labels, row)
             )
             for row in _strongest_apart(share, xyz)
         ]

@@ -26,15 +26,16 @@ POLICY = (
     "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-"""Nothing is loaded from anywhere else; MapLibre writes styles into its elements and reads pictures from blobs."""
+"""Everything comes from this server; MapLibre writes styles into its elements and reads pictures from blobs."""
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 """For files whose names carry a hash of their content."""
 ASSET_KINDS = {".js": "text/javascript", ".css": "text/css"}
 BYTES = {"type": "string", "format": "binary"}
+PNG: Mapping[str, Any] = {"content": {"image/png": {"schema": BYTES}}}
+GEOJSON: Mapping[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
 GZIP_PATHS = ("/sites", "/cells", "/tokens", "/outlines", "/migration", "/openapi.json", "/assets/")
 """Long texts; pictures and numbers do not shrink."""
 GZIP_BYTES = 4096
-PNG: Mapping[str, Any] = {"content": {"image/png": {"schema": BYTES}}}
 
 
 class Route(NamedTuple):
@@ -56,7 +57,7 @@ ROUTES = (
     Route("/compare", "compare", schemas.CompareAnswer, tag="places"),
     Route("/predict", "predict", schemas.PredictAnswer, ("POST",), "places"),
     Route("/sites", "sites", schemas.SitesAnswer),
-    Route("/cells", "cells", {"content": {"application/json": {"schema": {"type": "object"}}}}),
+    Route("/cells", "cells", GEOJSON),
     Route("/tokens", "tokens", schemas.TokensAnswer),
     Route("/migration", "migration", schemas.MigrationAnswer),
     Route("/layers", "layers", list[schemas.LayerAnswer], tag="maps"),
@@ -64,7 +65,7 @@ ROUTES = (
     Route("/tiles/{layer}/{z}/{x}/{y}.png", "tile", PNG, tag="maps"),
     Route("/earth.jpg", "earth", {"content": {"image/jpeg": {"schema": BYTES}}}, tag="maps"),
     Route("/picture.png", "picture", PNG, tag="maps"),
-    Route("/outlines", "outlines", {"content": {"application/json": {"schema": {"type": "object"}}}}, tag="maps"),
+    Route("/outlines", "outlines", GEOJSON, tag="maps"),
     Route("/health", "health", schemas.HealthAnswer, tag="server"),
     Route("/metrics", "metrics_text", {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}, tag="server"),
 )
@@ -108,15 +109,14 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
 
 def _add_routes(app: "FastAPI", routes: Routes) -> None:
     for route in ROUTES:
-        described = {"description": "Done."}
-        words = route.answer if isinstance(route.answer, Mapping) else {"model": route.answer}
+        described = route.answer if isinstance(route.answer, Mapping) else {"model": route.answer}
         app.add_api_route(
             route.path,
             getattr(routes, route.function),
             methods=list(route.methods),
             tags=[route.tag],
             response_model=None,
-            responses={200: {**described, **words}, **REFUSALS},
+            responses={200: {"description": "Done.", **described}, **REFUSALS},
             operation_id=route.function,
         )
 
@@ -141,14 +141,9 @@ def _add_binary_route(app: "FastAPI", routes: Routes) -> None:
     )
 
 
-def is_built(folder: Path = STATIC) -> bool:
-    """Whether there is a page to serve."""
-    return (folder / "index.html").is_file()
-
-
 def check_built(folder: Path = STATIC) -> Path:
-    """The page's folder, or what to do when it is not there."""
-    if not is_built(folder):
+    """The page's folder, or an error that says how to build it."""
+    if not (folder / "index.html").is_file():
         raise ConfigError("the explorer's page is not built: run `make explorer` (needs Node 20), or `tessearth serve`")
     return folder
 
@@ -156,8 +151,9 @@ def check_built(folder: Path = STATIC) -> Path:
 def _add_page(app: "FastAPI", folder: Path) -> None:
     from fastapi import Response
 
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+
     async def index() -> Any:
-        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
         return Response((folder / "index.html").read_bytes(), media_type="text/html", headers=headers)
 
     async def icon() -> Any:
@@ -169,10 +165,9 @@ def _add_page(app: "FastAPI", folder: Path) -> None:
             raise UnknownNameError(f"there is no file {name}: load the page anew")
         return Response(path.read_bytes(), media_type=ASSET_KINDS.get(path.suffix, BINARY), headers=FOREVER)
 
-    app.add_api_route("/", index, include_in_schema=False)
-    app.add_api_route("/index.html", index, include_in_schema=False)
-    app.add_api_route("/favicon.svg", icon, include_in_schema=False)
-    app.add_api_route("/assets/{name}", asset, include_in_schema=False)
+    pages = {"/": index, "/index.html": index, "/favicon.svg": icon, "/assets/{name}": asset}
+    for path, function in pages.items():
+        app.add_api_route(path, function, include_in_schema=False)
 
 
 class _State:
@@ -203,9 +198,9 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for status, words in (
         (400, "The body cannot be read."),
         (401, "An API key is needed."),
-        (404, "There is no such thing."),
+        (404, "There is nothing of this name."),
         (408, "The body did not arrive in time."),
-        (413, "The body, or what is asked for, is too large."),
+        (413, "The body is too large."),
         (422, "The request is readable but wrong."),
         (429, "Too many requests."),
         (501, "An optional part is not installed."),
@@ -240,7 +235,7 @@ def _add_error_replies(app: "FastAPI") -> None:
 
 
 def _say(problem: dict[str, Any]) -> str:
-    """The first thing wrong with a request, by name."""
+    """The first mistake in a request, by the name of its field."""
     names = [str(part) for part in problem["loc"][1:] if isinstance(part, str) and part.isidentifier()]
     kind, value = problem["type"], problem.get("input")
     if kind == "json_invalid":
@@ -264,7 +259,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_CONNECTIONS = 1000
 SECONDS_TO_FINISH = 10
 BACKLOG = 2048
-"""Connections that may wait to be taken."""
+"""Connections that may wait to be accepted."""
 
 
 class Address(NamedTuple):
@@ -275,7 +270,7 @@ class Address(NamedTuple):
 
 
 def run_server(served: Served, address: Address, *, page: Path | None = None, open_browser: bool = False) -> None:
-    """Serve until interrupted; requests that were begun are finished, for some seconds at most."""
+    """Serve until interrupted; requests in progress have some seconds to finish."""
     uvicorn = require("uvicorn", extra="serve", what="the server")
     listener = _listen(address)
     port = listener.getsockname()[1]
@@ -293,14 +288,17 @@ def run_server(served: Served, address: Address, *, page: Path | None = None, op
     url = f"http://{shown}:{port}/"
     print(f"{'exploring' if page else 'serving'} {served.embedder.name} on {url} (stop with Ctrl-C)", flush=True)
     if address.host not in LOOPBACK and served.settings.api_key is None:
-        print("tessearth: warning: anyone who reaches this machine can ask; set an --api-key", file=sys.stderr)
+        print(
+            "tessearth: warning: every machine that reaches this one can send requests; set an --api-key",
+            file=sys.stderr,
+        )
     if open_browser:
         threading.Timer(0.8, webbrowser.open, (url,)).start()
     uvicorn.Server(config).run(sockets=[listener])
 
 
 def _listen(address: Address) -> socket.socket:
-    """A socket that takes connections already: a port in use is one clear line, and whoever comes early waits."""
+    """A socket that accepts connections already: a port in use is one clear line, and early clients wait."""
     if not 0 <= address.port <= 65_535:
         raise ConfigError(f"port is {address.port}; it must lie between 0 and 65535")
     try:

@@ -35,12 +35,12 @@ class Tile(NamedTuple):
         return lat, (self.x + positions) / count * 360.0 - 180.0
 
     def pixel_axes(self) -> tuple[Floats, Floats]:
-        """The same for the centres of its pixels."""
+        """Latitudes of rows and longitudes of columns at the centres of its pixels, (256,) each."""
         return self.axes((np.arange(TILE_PIXELS) + 0.5) / TILE_PIXELS)
 
 
 def check_tile(z: int, x: int, y: int) -> Tile:
-    """The tile when there is one of these numbers."""
+    """The tile of these numbers, or an error outside the map."""
     if not (0 <= z <= DEEPEST_ZOOM and 0 <= x < 2**z and 0 <= y < 2**z):
         raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z lies between 0 and {DEEPEST_ZOOM}, x and y below 2^z")
     return Tile(z, x, y)
@@ -73,27 +73,27 @@ def _bilinear(values: Array, row: Floats, column: Floats, *, wrap: bool) -> Arra
     top, left = np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
     down, right = ((row - top)[:, None, None], (column - left)[None, :, None])
     below = np.minimum(top + 1, height - 1)
-    beside = (left + 1) % width if wrap else np.minimum(left + 1, width - 1)
+    following = (left + 1) % width if wrap else np.minimum(left + 1, width - 1)
     left = left % width
-    # Rows first: far fewer of the grid's rows than pixels are needed, and the columns then work on what is left.
+    # Rows first: a tile needs few rows of the grid, which leaves less work for the columns.
     rows = values[top] * (1 - down).astype(np.float32) + values[below] * down.astype(np.float32)
     right = right.astype(np.float32)
-    return np.asarray(rows[:, left] * (1 - right) + rows[:, beside] * right)
+    return np.asarray(rows[:, left] * (1 - right) + rows[:, following] * right)
 
 
 Bytes = npt.NDArray[np.uint8]
 
 SCALE = ("#2b1d52", "#33488e", "#2a6f97", "#2a9183", "#63b155", "#b9c93c", "#fbe14b")
-"""From low to high: dark to light whatever the eye, blue to yellow for eyes that see them."""
+"""From low to high: dark to light for every eye, and blue to yellow for eyes that tell them apart."""
 HEAT = ("#1c1030", "#51175f", "#932567", "#cf4351", "#f0793a", "#fcb84a", "#fdf3b0")
-"""For likeness and attention, where only the high end matters."""
+"""For similarity and attention, where only the high end matters."""
 CLASSES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7a7a7a")
-"""Okabe and Ito's, told apart by every common kind of colour vision; further classes get hues a golden angle apart."""
+"""Okabe and Ito's, distinct in every common kind of colour vision; further classes get hues a golden angle apart."""
 GOLDEN_TURN = 0.381966
 
 
 def class_colours(count: int) -> list[str]:
-    """So many colours as #rrggbb, neighbours in the list unlike each other."""
+    """A number of colours as #rrggbb, with contrast between neighbours in the list."""
     more = []
     for i in range(count - len(CLASSES)):
         rgb = colorsys.hls_to_rgb((i * GOLDEN_TURN + 0.07) % 1, (0.42, 0.6, 0.75)[i % 3], (0.75, 0.5)[i // 3 % 2])
@@ -114,7 +114,7 @@ def ramp(stops: tuple[str, ...], size: int = 256) -> Bytes:
 
 
 def on_ramp(values: Array, low: float, high: float, table: Bytes, *, logarithmic: bool = False) -> Bytes:
-    """Values (...) to colours (..., 3); what lies outside takes the colour of the end."""
+    """Values (...) to colours (..., 3); values outside the range take the colour of its end."""
     if logarithmic:
         values, low, high = np.log(np.maximum(values, 1e-12)), np.log(low), np.log(high)
     share = (values - low) / max(high - low, 1e-12)
@@ -133,14 +133,14 @@ def encode_png(rgb: Bytes, shown: npt.NDArray[np.bool_] | None = None) -> bytes:
 
 
 SHRUNK_BY = (20, 10, 5, 2, 1, 1)
-"""For each zoom how much the raster of 5400 x 2700 pixels is averaged down, so that the base is not aliased."""
+"""Factor by which the raster of 5400 x 2700 pixels is averaged down at each zoom, against aliasing."""
 DEEPEST_BASE_ZOOM = len(SHRUNK_BY) - 1
 WHOLE_PIXELS, WHOLE_SHRUNK_BY, WHOLE_QUALITY = 1024, 5, 82
-"""One picture of everything, about 200 kB, is there at once; tiles then sharpen what is looked at."""
+"""One picture of the whole Earth, about 200 kB, is shown first; tiles then sharpen the part in view."""
 PICTURE_PIXELS = 96
 PICTURE_KM_PER_PIXEL = 7.4
 KEPT_BITS = np.uint8(0b11111100)
-"""The eye does not miss the last two bits of a satellite picture, and a PNG is a third smaller without them."""
+"""A PNG of a satellite picture is a third smaller without its last two bits, which the eye does not miss."""
 
 
 def has_pictures() -> bool:
@@ -171,7 +171,7 @@ def base_tile(tile: Tile) -> bytes:
 
 
 def warm_base(deepest: int = 2) -> None:
-    """Draw what everybody sees first, where there are pictures."""
+    """Draw the tiles shown first, where there are pictures."""
     if has_pictures():
         whole_earth()
         for zoom in range(deepest + 1):
@@ -193,7 +193,7 @@ def _pictures() -> GlobalRaster:
 
 @functools.lru_cache(maxsize=len(set(SHRUNK_BY)))
 def _world(factor: int) -> Array:
-    """The raster averaged over squares of so many pixels, (H, W, 3)."""
+    """The raster averaged over squares of `factor` pixels, (H, W, 3)."""
     level = _pictures().load()
     pixels = level.planes.reshape(3, level.height + 2, level.width + 2)[:, 1:-1, 1:-1].transpose(1, 2, 0)
     if factor == 1:

@@ -1,4 +1,4 @@
-"""A probe on labels somebody sent: fitted on embeddings, scored in cross-validation, kept for its map."""
+"""Probes on labels that a request sends: fitted on embeddings, scored in cross-validation, kept for their maps."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class Target(NamedTuple):
 
 
 class FittedProbe(NamedTuple):
-    """A probe, what it was fitted on, and how well it did."""
+    """A probe, its labels and its scores."""
 
     key: str
     name: str
@@ -54,7 +54,7 @@ class FittedProbe(NamedTuple):
 
 
 def read_target(request: PredictRequest) -> Target:
-    """The labels of a request as numbers or codes; whatever cannot be learned from is refused with its reason."""
+    """The labels of a request as numbers or codes; labels that cannot be learned are refused with the reason."""
     rows, places = len(request.values), len(request.lat)
     if rows != places:
         raise DataError(f"{places} places and {rows} values do not go together: send one value for every place")
@@ -122,7 +122,7 @@ def _score(target: Target, value: float, folds: int) -> Score:
 
 
 def _regional_score(kind: Kind, rows: Array, values: Array, latlon: Floats, alpha: float) -> float | None:
-    """The score over all rows, each predicted by a probe that saw no place of its block; None with too few blocks."""
+    """The score over all rows, each predicted by a probe fitted without its block; None with too few blocks."""
     blocks, member = np.unique(block_ids(latlon, BLOCK_DEGREES), return_inverse=True)
     if len(blocks) < 2 * REGIONAL_FOLDS:
         return None

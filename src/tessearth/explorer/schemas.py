@@ -1,14 +1,13 @@
-"""What requests and answers hold, as plain dataclasses: pydantic reads them where it is installed, and so does OpenAPI.
+"""Requests and answers as plain dataclasses, which pydantic validates and OpenAPI describes.
 
-Values that only the model can judge (coordinates, counts) are checked by the functions that use them, in the words the
-command line uses.
+Coordinates and counts are checked by the functions that use them, in the words of the command line.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 KNOWN_ONLY: dict[str, Any] = {"extra": "forbid"}
-"""Fields that nobody knows are refused, not passed over."""
+"""Unknown fields are refused."""
 
 Numbers = float | list[float]
 
@@ -37,7 +36,7 @@ class EmbedAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarRequest:
-    """A place, and how many like it are wanted."""
+    """A place, and the number of similar places wanted."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = KNOWN_ONLY
 
@@ -45,12 +44,12 @@ class SimilarRequest:
     lon: float
     count: int = 10
     apart_km: float = 500.0
-    """None lies nearer than that to the place asked about, or to a better one."""
+    """The least distance from the place given, and between the places found."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What is known of a place from outside the model; null where nothing is."""
+    """Labels of a place; null where there is none."""
 
     country: str | None = None
     climate: str | None = None
@@ -59,7 +58,7 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarPlace(Labels):
-    """A place like the one asked about."""
+    """A place similar to the one given."""
 
     lat: float
     lon: float
@@ -70,13 +69,13 @@ class SimilarPlace(Labels):
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarAnswer:
-    """Places on land, the most alike first."""
+    """Places on land, the most similar first."""
 
     lat: float
     lon: float
     places: list[SimilarPlace]
     compared: int
-    """How many places were compared with."""
+    """The number of places compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,18 +101,18 @@ class NearSite:
 
 @dataclass(frozen=True, kw_only=True)
 class Support:
-    """How well the sites cover a place."""
+    """The sites' coverage of a place."""
 
     score: float
     """exp(-tau a^2 / 2) at angle a from the nearest site: 1 on the site, towards 0 where no site reaches."""
     nearest_km: float
     effective_sites: float
-    """exp of the entropy of the site weights."""
+    """exp of the entropy of the site weights, the mean over tessellations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceAnswer(Labels):
-    """What the model, and the labels, say of a place."""
+    """The labels of a place, and the model's view of it."""
 
     lat: float
     lon: float
@@ -133,12 +132,12 @@ class CompareAnswer:
     """Cosine of the embeddings."""
     distance_km: float
     rank: float
-    """The share of places on land that are less like the first than the second is."""
+    """The share of places on land that are less similar to the first than the second is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPlace(Labels):
-    """Where a token is strong."""
+    """A place where a token is strong."""
 
     lat: float
     lon: float
@@ -147,14 +146,14 @@ class TokenPlace(Labels):
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """One semantic token as places on land use it."""
+    """The use of one semantic token by places on land."""
 
     token: int
     mean: float
-    """The mean attention it gets; 1 / T if all were used alike."""
+    """Mean attention over places; 1 / T where all tokens are used equally."""
     highest: float
     climate: str | None
-    """The Koppen-Geiger class that it favours most over its frequency."""
+    """The Koppen-Geiger class whose places give it the highest mean attention."""
     places: list[TokenPlace]
 
 
@@ -164,7 +163,7 @@ class TokensAnswer:
 
     count: int
     effective: float
-    """Tokens a place draws on: exp of the mean entropy."""
+    """Tokens a place draws on: the mean over places of exp(entropy of its attention)."""
     tokens: list[Token]
 
 
@@ -176,7 +175,7 @@ class SitesAnswer:
     lon: list[float]
     sharpness: list[float]
     reach_km: list[float]
-    """Around a site its weight falls like a Gaussian of this width."""
+    """The width of the Gaussian by which a site's weight falls with distance."""
     territory_km2: list[float]
     """The area that is nearest to it."""
     tessellation: list[int]
@@ -184,11 +183,11 @@ class SitesAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationAnswer:
-    """Where some of the sites were while the model was trained."""
+    """The positions of some sites while the model was trained."""
 
     steps: list[int]
     sites: list[int]
-    """Which sites these are."""
+    """Their numbers in /sites."""
     lat: list[list[float]]
     """(steps, sites)."""
     lon: list[list[float]]
@@ -207,9 +206,9 @@ class PredictRequest:
     values: list[float] | list[str]
     name: str = "value"
     kind: Literal["auto", "regress", "classify"] = "auto"
-    """auto takes numbers for a quantity and text for classes."""
+    """auto: numbers are a quantity, text is classes."""
     step_degrees: float | None = None
-    """Also answer with a map of the world in cells of this side; it must divide 180 and be at least 1."""
+    """Adds a map of the world in cells of this side to the answer; it must divide 180 and be at least 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +220,7 @@ class Score:
     value: float
     folds: int
     baseline: float
-    """What the most frequent class (or the mean) would score."""
+    """The score of always answering the most frequent class, or the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,16 +234,16 @@ class WorldMap:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictAnswer:
-    """A fitted probe, and where its map is."""
+    """A fitted probe, its scores and its map."""
 
     probe: str
     name: str
     kind: Literal["regress", "classify"]
     rows: int
     random: Score | None
-    """Rows held out at random; null with too few rows."""
+    """The score with rows held out at random; null with too few rows."""
     regional: Score | None
-    """Whole blocks of 10 degrees held out, which is what a map of elsewhere depends on; null with too few blocks."""
+    """The score with whole blocks of 10 degrees held out, as on a map of elsewhere; null with too few blocks."""
     penalty: float
     low: float | None = None
     high: float | None = None
@@ -257,7 +256,7 @@ class PredictAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Legend:
-    """How a layer's colours are read."""
+    """The meaning of a layer's colours."""
 
     kind: Literal["colours", "scale", "classes", "picture"]
     title: str
@@ -278,7 +277,7 @@ class LayerAnswer:
     progress: float
     """0 to 1."""
     needs: list[str]
-    """Parameters its tiles take besides z, x, y."""
+    """Parameters of its tiles in addition to z, x, y."""
     max_zoom: int
     tiles: str
     """Pattern of its tiles."""
@@ -286,10 +285,10 @@ class LayerAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class HealthAnswer:
-    """Whether the server works, and what it serves."""
+    """The state of the server, and the model it serves."""
 
     status: Literal["ok", "starting"]
-    """starting while maps are being prepared; embeddings are served all the same."""
+    """starting: maps are still being prepared, and embeddings are served already."""
     version: str
     model: str
     fingerprint: str
@@ -304,6 +303,6 @@ class HealthAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorAnswer:
-    """What was wrong and what to do, in one line."""
+    """The mistake and its remedy, in one line."""
 
     error: str

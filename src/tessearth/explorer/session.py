@@ -203,7 +203,7 @@ class Served:
         self.components: Components | None = None
         self.failure = ""
         self.migration = self._open_trajectory(trajectories)
-        self._explain = functools.partial(explain_places, embedder.encoder)
+        self._explain = functools.partial(explain_places, embedder.encoder) if embedder.has_sites else None
         self._land: Land | None = None
         self._cells: dict[int, Cells] = {}
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="work")
@@ -225,7 +225,7 @@ class Served:
 
     async def explain(self, place: Floats) -> Any:
         """The row of `explain_places` for one place (2,); None for a model without sites."""
-        return (await self.batcher.run(self._explain, place[None]))[0] if self.embedder.has_sites else None
+        return None if self._explain is None else (await self.batcher.run(self._explain, place[None]))[0]
 
     async def work(
         self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
