@@ -73,7 +73,7 @@ def find_labels(latlon: Floats, names: Mapping[str, str] = CLASSES) -> dict[str,
     return {name: found[label] for name, label in names.items()}
 
 
-def _class_words(labels: Mapping[str, Array], row: int) -> dict[str, str | None]:
+def _class_words(labels: Mapping[str, Array], row: int) -> dict[str, Any]:
     """Country and climate of one place in words."""
     return {name: _word(name, int(labels[name][row])) for name in CLASSES if name in labels}
 
@@ -182,7 +182,7 @@ def _near_site(explained: Any, rank: int) -> NearSite:
     )
 
 
-def _rounded_place(place: Floats) -> dict[str, float]:
+def _rounded_place(place: Floats) -> dict[str, Any]:
     return {"lat": round(float(place[0]), 4), "lon": round(float(place[1]), 4)}
 
 

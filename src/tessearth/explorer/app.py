@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,7 +165,12 @@ def _add_page(app: "FastAPI", folder: Path) -> None:
             raise UnknownNameError(f"there is no file {name}: load the page anew")
         return Response(path.read_bytes(), media_type=ASSET_KINDS.get(path.suffix, BINARY), headers=FOREVER)
 
-    pages = {"/": index, "/index.html": index, "/favicon.svg": icon, "/assets/{name}": asset}
+    pages: dict[str, Callable[..., Any]] = {
+        "/": index,
+        "/index.html": index,
+        "/favicon.svg": icon,
+        "/assets/{name}": asset,
+    }
     for path, function in pages.items():
         app.add_api_route(path, function, include_in_schema=False)
 
