@@ -159,7 +159,10 @@ def attend(parts: Sequence[Part], values: Tensor) -> Tensor:
     found = values.new_zeros(total, values.shape[1])
     for start in range(0, total, at_once):
         some = slice(start, start + at_once)
-        weights = [_weights(part, some, buffer) for part, buffer in zip(parts, held, strict=True)]
+        weights = [
+            torch.mm(part.queries[some] * part.sharpness, part.keys.T, out=buffer[: len(found[some])]).exp_()
+            for part, buffer in zip(parts, held, strict=True)
+        ]
         scales = [part.share / one.sum(1, keepdim=True) for part, one in zip(parts, weights, strict=True)]
         mixture = weights[0]
         for more, scale in zip(weights[1:], scales[1:], strict=True):
@@ -169,12 +172,6 @@ def attend(parts: Sequence[Part], values: Tensor) -> Tensor:
             found[some].addmm_(part, of_values)
         found[some].mul_(scales[0])
     return found
-
-
-def _weights(part: Part, some: slice, buffer: Tensor) -> Tensor:
-    """One part for some queries, (n, M): exp(sharpness q.k_n), written into a buffer that is used again."""
-    queries = part.queries[some] * part.sharpness
-    return torch.mm(queries, part.keys.T, out=buffer[: len(queries)]).exp_()
 
 
 def _matrix(path: str | PathLike[str], name: str, array: Array, rows: int) -> npt.NDArray[np.float32]:

@@ -133,7 +133,8 @@ class Gatherer:
             self.results = [part.cpu().numpy() for part in wide]
             return
         if start == 0:
-            self.results = [np.empty((self.total, *part.shape[1:]), _numpy_name(part.dtype)) for part in wide]
+            names = [str(part.dtype).removeprefix("torch.") for part in wide]
+            self.results = [np.empty((self.total, *p.shape[1:]), name) for p, name in zip(wide, names, strict=True)]
         self._fetch_held()
         made = torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
         self._held = _Batch(start, wide, made)
@@ -182,7 +183,3 @@ class Gatherer:
             stream = torch.cuda.Stream(self.device) if is_gpu else None  # type: ignore[no-untyped-call]
             self._stages = [_Stage(stream) for _ in range(2)]
         return self._stages
-
-
-def _numpy_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
