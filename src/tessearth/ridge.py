@@ -169,6 +169,24 @@ def stratified_folds(codes: npt.ArrayLike, folds: int) -> npt.NDArray[np.int64]:
     return fold
 
 
+def ridge_path(
+    x: Tensor, y: Tensor, penalties: Sequence[float], counted: Tensor | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Slopes (D, C) and biases (C,) of y (N, C) on x (N, D) for every penalty, from one eigendecomposition.
+
+    min sum_i c_i |y_i - x_i W - b|^2 + penalty |W|^2, with what each row counts, c (N,), 1 when left out.
+    """
+    x, y = x.double(), y.double()
+    counted = torch.ones(len(x), dtype=x.dtype, device=x.device) if counted is None else counted.double()
+    x_mean, y_mean = counted @ x / counted.sum(), counted @ y / counted.sum()
+    x, y = x - x_mean, y - y_mean
+    weighted = x * counted[:, None]
+    values, vectors = torch.linalg.eigh(weighted.T @ x)
+    across = vectors.T @ (weighted.T @ y)
+    slopes = [vectors @ (across / (values.clamp_min(0) + penalty)[:, None]) for penalty in penalties]
+    return [(slope, y_mean - x_mean @ slope) for slope in slopes]
+
+
 class _Sums(NamedTuple):
     """What the solution needs of a set of rows; sums of disjoint sets add."""
 

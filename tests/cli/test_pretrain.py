@@ -72,7 +72,7 @@ def test_a_finished_run_asked_for_again_says_what_it_said(tessearth: Command, st
         (("smoke",), "is not the store this recipe asks for: features"),
         (("smoke", *changed("training.batch_size=5000")), "fewer than the batch of 5000"),
         (("smoke", *changed("start_from=erth")), "there is no model named 'erth'"),
-        (("smoke", *changed(), "--device", "gpu"), "there is no device 'gpu'"),
+        (("smoke", *changed(), "--device", "gpu"), "the device 'gpu' cannot be used"),
     ],
 )
 def test_a_mistake_is_one_line(

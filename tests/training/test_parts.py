@@ -31,8 +31,9 @@ CPU = torch.device("cpu")
 def read(path: Path, **changes: object) -> TrainingData:
     from tessearth.imagery.store import FeatureStore
 
-    options: dict[str, object] = {"output_dim": 16, "share": 1.0, "seed": 0, "device": CPU, **changes}
-    return TrainingData(FeatureStore(path), **options)  # type: ignore[arg-type]
+    output_dim = int(changes.pop("output_dim", 16))  # type: ignore[call-overload]
+    recipe = TrainingRecipe(**changes)  # type: ignore[arg-type]
+    return TrainingData(FeatureStore(path), recipe, output_dim=output_dim, device=CPU)
 
 
 def build_model(data: TrainingData, **changes: object) -> PretrainingModel:
@@ -94,7 +95,7 @@ def test_an_epoch_sees_every_place_once_and_the_order_needs_no_memory() -> None:
 
 
 def test_streamed_batches_are_the_resident_ones(store: Path) -> None:
-    resident, streamed = read(store, keep="device"), read(store, keep="disk")
+    resident, streamed = read(store, keep_features="device"), read(store, keep_features="disk")
     order = BatchOrder(resident.training, resident.views, 32, 0)
     for step in range(8):
         batches = [data.empty_batch(32) for data in (resident, streamed)]

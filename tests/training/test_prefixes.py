@@ -11,7 +11,7 @@ from tessearth.training.data import TrainingData
 from tessearth.training.loop import pretrain
 from tessearth.training.model import Moments, PretrainingModel
 from tessearth.training.objective import ObjectiveConfig, Sides, distillation_by_width, total_loss
-from tessearth.training.recipe import GroupRecipe, GroupsRecipe
+from tessearth.training.recipe import GroupRecipe, GroupsRecipe, TrainingRecipe
 from tessearth.training.step import group_of
 from tests.conftest import tiny_encoder
 from tests.training.fabricate import toy_recipe
@@ -85,7 +85,7 @@ def test_training_with_prefixes_moves_what_can_be_read_off_them(store: Path, tmp
         from tessearth.encoder.weights import load_weights
         from tessearth.imagery.store import FeatureStore
 
-        data = TrainingData(FeatureStore(store), output_dim=16, share=1.0, seed=0, device=torch.device("cpu"))
+        data = TrainingData(FeatureStore(store), TrainingRecipe(), output_dim=16, device=torch.device("cpu"))
         batch = data.held_out(100)
         assert batch is not None
         read = load_weights(result.weights).encode(batch.latlon).raw[:, :4].detach().double()

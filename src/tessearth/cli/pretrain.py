@@ -36,13 +36,21 @@ def pretrain(
     from tessearth.training.recipe import read_recipe
 
     loaded = read_recipe(recipe, changes or [])
-    with work_progress("computing features") as looking, work_progress("training", "steps") as advance:
+    with work_progress("computing features") as computing, work_progress("training", "steps") as advance:
 
         def progress(step: int, steps: int, loss: float) -> None:
             advance(step, steps, "" if math.isnan(loss) else f"loss {loss:.4g}")
 
         try:
-            result = train(loaded, out, store=store, resume=resume, device=device, progress=progress, looking=looking)
+            result = train(
+                loaded,
+                out,
+                store=store,
+                resume=resume,
+                device=device,
+                progress=progress,
+                features_progress=computing,
+            )
         except KeyboardInterrupt as error:
             print(f"tessearth: {error or 'interrupted'}; add --resume to the same command to continue", file=sys.stderr)
             raise typer.Exit(130) from None

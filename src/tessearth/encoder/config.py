@@ -1,4 +1,4 @@
-"""The configuration of an encoder."""
+"""The configuration of an encoder: everything but its weights."""
 
 import dataclasses
 import math
@@ -26,20 +26,20 @@ class TessellationConfig:
     """The number of sites (K)."""
 
     site_dim: int = 384
-    """The width of each site's embedding (S)."""
+    """The width of a site's embedding (S)."""
 
     sharpness: float = 45.0
-    """The sharpness every site starts with (tau)."""
+    """The sharpness of every site before training (tau)."""
 
     sharpness_range: tuple[float, float] = (0.5, 500.0)
-    """The sharpness stays between these while training."""
+    """The bounds of the sharpness in training."""
 
     logits: LogitForm = "paper"
-    """The logit of a site: "paper" is tau <x, s>, where a sharper site also wins more territory; "decoupled" is
+    """A site's logit at a place: "paper" is tau <x, s>, where a sharper site also wins more territory; "decoupled" is
     tau (<x, s> - 1) + b, where sharpness and territory are separate."""
 
     on_sphere: bool = True
-    """Whether sites are unit vectors; False lets them leave the sphere and gain a radial degree of freedom."""
+    """Whether sites are unit vectors; False gives them a radial degree of freedom."""
 
     def __post_init__(self) -> None:
         _check_at_least(self, 1, "num_sites", "site_dim")
@@ -55,7 +55,7 @@ class EncoderConfig:
     """Everything needed to rebuild an encoder before its weights are loaded. The defaults are the paper's model."""
 
     tessellations: tuple[TessellationConfig, ...] = (TessellationConfig(),)
-    """The tessellations: each mixes its own site embeddings and the mixtures are concatenated."""
+    """The tessellations: each mixes its own site embeddings, and the mixtures are concatenated."""
 
     num_tokens: int = 64
     """The number of semantic tokens that places and images share (T); 0 leaves the tokens out."""
@@ -70,19 +70,19 @@ class EncoderConfig:
     """The number of residual blocks in the head."""
 
     dropout: float = 0.5
-    """The share of units dropped inside each residual block while training."""
+    """The share of units dropped inside each residual block in training."""
 
     token_dropout: float = 0.1
-    """The share of tokens hidden from the location side, one draw per batch, while training."""
+    """The share of tokens hidden from the location side in training, one draw per batch."""
 
     token_gate: float = 0.5
     """The share of the tokens in the blend (alpha); the rest is the projected site mixture."""
 
     location_temperature: float = 0.5
-    """The temperature the location side's token attention starts with (T_loc); it is learned."""
+    """The initial temperature of the location side's token attention (T_loc); it is learned."""
 
     final_temperature: float = 0.2
-    """The temperature that T_loc is annealed towards while training."""
+    """The temperature that T_loc is annealed to in training."""
 
     image_temperature: float = 0.05
     """The fixed temperature of the image side's token attention."""
@@ -92,10 +92,10 @@ class EncoderConfig:
 
     coordinate_octaves: int = 0
     """Coordinate conditioning: sines and cosines of the position at this many octaves join the head's input; 0 is none.
-    They are taken of x, y, z rather than of the angles, so the poles and the antimeridian stay ordinary points."""
+    They are those of x, y, z, not of the angles, so the poles and the antimeridian are ordinary points."""
 
     normalize: bool = True
-    """Whether users get embeddings of unit length."""
+    """Whether embeddings have unit length."""
 
     def __post_init__(self) -> None:
         if not self.tessellations:
@@ -113,7 +113,7 @@ class EncoderConfig:
 
     @property
     def num_sites(self) -> int:
-        """The number of sites of all tessellations together."""
+        """The number of sites in all tessellations."""
         return sum(tessellation.num_sites for tessellation in self.tessellations)
 
     @property

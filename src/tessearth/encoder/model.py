@@ -20,19 +20,19 @@ from tessearth.sphere.geometry import latlon_to_xyz
 
 
 class Encoding(NamedTuple):
-    """The outputs of the encoder for each place, by name."""
+    """An embedding with its parts, for each place."""
 
     embedding: Tensor
-    """The embedding that users get, (N, D): of unit length unless the configuration says otherwise."""
+    """The result for users, (N, D): of unit length where `config.normalize` is set."""
 
     raw: Tensor
     """The head's output before it is brought to unit length, (N, D)."""
 
     token_attention: Tensor | None
-    """The attention of each place to each semantic token, (N, T); None without tokens."""
+    """Each place's attention to each semantic token, (N, T); None without tokens."""
 
     site_weights: Tensor
-    """Each place's share in every site, (N, K), tessellations one after another; each one's columns sum to 1."""
+    """The weights of the sites at each place, (N, K), tessellations one after another; each sums to 1."""
 
 
 class SphericalVoronoiEncoder(LocationEncoder):
@@ -116,12 +116,12 @@ class SphericalVoronoiEncoder(LocationEncoder):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """The precision of the sites, which may differ from the head's."""
+        """The precision of the sites, which may be wider than the head's."""
         return self.voronois()[0].directions.dtype
 
     @property
     def widest(self) -> int:
-        """A place's share in every site."""
+        """A place has a weight for every site."""
         return self.config.num_sites
 
     def embed_input(self, places: Tensor) -> Tensor:
@@ -160,16 +160,16 @@ class SphericalVoronoiEncoder(LocationEncoder):
         save(self, path, provenance=provenance)
 
     def voronois(self) -> list[SoftVoronoi]:
-        """The tessellations as modules."""
+        """The tessellations, typed."""
         return [module for module in self.tessellations if isinstance(module, SoftVoronoi)]
 
     def constrain_(self) -> None:
-        """Bring every tessellation back within its constraints; called after every optimiser step."""
+        """Constrain every tessellation; called after every optimiser step."""
         for tessellation in self.voronois():
             tessellation.constrain_()
 
     def _weights(self, xyz: Tensor, top_k: int | None) -> list[Tensor]:
-        """Site weights per tessellation, in the precision of the sites, which may differ from the head's."""
+        """Site weights per tessellation, in the sites' precision."""
         voronois = self.voronois()
         xyz = xyz.to(voronois[0].directions.dtype)
         return [tessellation.weights(xyz, top_k) for tessellation in voronois]
@@ -185,7 +185,7 @@ class SphericalVoronoiEncoder(LocationEncoder):
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
     def _finish(self, raw: Tensor) -> Tensor:
-        """Unit length, taken in at least float32: eight bits of mantissa would not hold it."""
+        """Normalize in at least float32: bfloat16's eight bits do not hold unit length."""
         wide = raw.float() if raw.dtype.itemsize < 4 else raw
         return F.normalize(wide, dim=-1) if self.config.normalize else wide
 

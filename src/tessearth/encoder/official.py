@@ -1,4 +1,4 @@
-"""The authors' released layout (`MVRL/TTE`): its names, its configuration, and the conversion in both directions."""
+"""The authors' released layout (`MVRL/TTE`): reading and writing its configuration and its tensors' names."""
 
 import dataclasses
 import re
@@ -11,7 +11,7 @@ from torch import Tensor
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.errors import WeightsError
 
-# What config.json says, and the types it may say it in.
+# The keys of config.json with the types they may have.
 CONFIG_KEYS: dict[str, tuple[type, ...]] = {
     "n_sites": (int,),
     "site_embed_dim": (int,),
@@ -24,7 +24,7 @@ CONFIG_KEYS: dict[str, tuple[type, ...]] = {
     "normalize": (bool,),
 }
 
-# A training checkpoint holds the location encoder and parts that belong to training alone.
+# A training checkpoint holds the location encoder and parts that only training needs.
 CHECKPOINT_PREFIX = "model."
 TRAINING_ONLY = ("model.visual.", "model.logit_scale")
 
@@ -51,7 +51,7 @@ _NAMES = {
     "head.entry.bias": "location.mlp.0.bias",
 }
 
-# The release does not save how far the temperature was annealed: its weights run at exp(theta), progress 0.
+# The release does not save the progress of annealing: its weights run at exp(theta), progress 0.
 _PROGRESS = "tokens.temperature_progress"
 
 
@@ -61,12 +61,12 @@ def is_official_config(values: Mapping[str, Any]) -> bool:
 
 
 def is_official_state(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether tensors carry the released layout's names."""
+    """Whether tensors have the released layout's names."""
     return any(name.startswith("location.") for name in tensors)
 
 
 def read_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str) -> EncoderConfig:
-    """The configuration a released config.json describes; the fixed image temperature comes from the tensors."""
+    """The configuration in a released config.json; the fixed image temperature comes from the tensors."""
     missing = [key for key in CONFIG_KEYS if key not in values]
     if missing:
         raise WeightsError(f"{source}: config.json lacks {', '.join(missing)}")
@@ -90,7 +90,7 @@ def read_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor], source
 
 
 def write_config(config: EncoderConfig) -> dict[str, Any]:
-    """The released config.json for an encoder, or an error naming what that layout cannot express."""
+    """The released config.json of an encoder; an error names what that layout cannot express."""
     (first, *others) = config.tessellations
     for unfit, what in (
         (bool(others), "several tessellations"),
@@ -115,9 +115,9 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 def infer_config(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
-    """A released config.json inferred from tensor shapes, for files that come without one.
+    """A released config.json inferred from tensor shapes, for files without one.
 
-    Shapes do not tell the gate and whether users get unit vectors: these are the release's 0.5 and true.
+    The gate and normalisation do not show in shapes: they are the release's 0.5 and true.
     """
     try:
         num_sites, site_dim = tensors[_NAMES[_SITES + "embeddings"]].shape
@@ -141,7 +141,7 @@ def infer_config(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
 
 
 def read_state(tensors: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-    """Released tensors under our names; names we do not know stay as they are, for the strict check to refuse."""
+    """Released tensors under our names; unknown names stay, for the strict check to refuse."""
     ours = {official: name for name, official in _names(config).items()}
     state = {ours.get(name, name): tensor for name, tensor in tensors.items()}
     state[_PROGRESS] = torch.tensor(0.0)
@@ -149,7 +149,7 @@ def read_state(tensors: Mapping[str, Tensor], config: EncoderConfig) -> dict[str
 
 
 def write_state(state: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-    """Our tensors under the released names, float32, with the annealed temperature written into theta."""
+    """Our tensors in float32 under the released names, with the annealed temperature in theta."""
     kept = {name: tensor.float() for name, tensor in state.items()}
     progress = kept.pop(_PROGRESS)
     if progress != 0:
@@ -160,7 +160,7 @@ def write_state(state: Mapping[str, Tensor], config: EncoderConfig) -> dict[str,
 
 
 def read_checkpoint_state(checkpoint: object, source: str) -> dict[str, Tensor]:
-    """The location encoder's tensors in a training checkpoint; parts that belong to training alone are left out."""
+    """The location encoder's tensors in a training checkpoint, without the parts that only training needs."""
     state = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{source}: not a training checkpoint (no state_dict of tensors in it)")

@@ -19,10 +19,10 @@ SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
 
 LAND_SHARE = 0.2652
-"""The share of the sphere that is land north of 60 S in the mask: where the search for a lattice begins."""
+"""The share of the sphere that is land north of 60 S in the mask; the search for a lattice begins from it."""
 
 SEARCH_WIDTH = 400
-"""How many lattice sizes are tried before surplus sites are dropped instead."""
+"""The number of lattice sizes to try before surplus sites are dropped instead."""
 
 
 def start_sites(start: SiteStart, num_sites: int) -> Tensor:
@@ -38,11 +38,10 @@ def land_lattice(
 ) -> Tensor:
     """The Fibonacci lattice kept where it falls on land north of 60 S, (num_sites, 3) in float64.
 
-    The size n of the whole lattice is searched outwards from num_sites / land share (n, n+1, n-1, n+2, ...) and the
-    first that leaves exactly num_sites on land is taken. Where that size misses by more than the search can reach, as
-    tens of thousands of sites do by the last digit of the share, the search begins from the share found there instead.
-    Should none of the sizes tried do, the smallest surplus seen is dropped, evenly along the lattice, so that no region
-    loses more than another.
+    The size n of the whole lattice is searched outwards from num_sites / land share (n, n+1, n-1, n+2, ...); the first
+    with exactly num_sites on land is taken. Where the start misses by more than the search can reach, as for tens of
+    thousands of sites, the search begins from the share found there instead. If no size fits, the smallest surplus is
+    dropped, evenly along the lattice, so that all regions lose alike.
     """
 
     def keep(size: int) -> Tensor:

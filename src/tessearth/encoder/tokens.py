@@ -1,4 +1,4 @@
-"""Semantic tokens: a small shared vocabulary that places and images both attend to."""
+"""Semantic tokens: a small vocabulary that places and images both attend to."""
 
 import math
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class SemanticTokens(nn.Module):
         self.location_logits = nn.Linear(config.mixture_dim, config.num_tokens, bias=biased)
         self.image_logits = nn.Linear(config.output_dim, config.num_tokens, bias=biased)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.location_temperature)))
-        # Annealing is part of the weights, so that a saved encoder runs at the temperature it was trained to.
+        # A buffer, so that a saved encoder keeps the temperature it was annealed to.
         self.register_buffer("temperature_progress", torch.tensor(0.0))
         self.register_buffer("image_temperature", torch.tensor(config.image_temperature))
 
@@ -48,7 +48,7 @@ class SemanticTokens(nn.Module):
         return self.log_temperature.exp() * (1 - progress) + self.config.final_temperature * progress
 
     def location_attention(self, mixture: Tensor) -> Tensor:
-        """The attention of each place to each token, (N, S) -> (N, T)."""
+        """Each place's attention to each token, from site mixtures, (N, S) -> (N, T)."""
         if self.config.cosine_attention:
             logits = F.linear(F.normalize(mixture, dim=-1), F.normalize(self.location_logits.weight, dim=-1))
         else:
@@ -59,7 +59,7 @@ class SemanticTokens(nn.Module):
         return torch.softmax(logits, dim=-1)
 
     def image_attention(self, image_features: Tensor) -> Tensor:
-        """The attention of each image to each token, unit features (N, D) -> (N, T)."""
+        """Each image's attention to each token, from unit features, (N, D) -> (N, T)."""
         return torch.softmax(self.image_logits(image_features) / self.image_temperature, dim=-1)
 
     def attend(self, attention: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class SemanticTokens(nn.Module):
         return attention @ self.tokens
 
     def _hidden_tokens(self, logits: Tensor) -> Tensor:
-        """One draw per batch of tokens to hide, (T,); at least one stays visible."""
+        """Tokens to hide in this batch, (T,); at least one stays visible."""
         draw = torch.rand(self.config.num_tokens, device=logits.device)
         return (draw < self.config.token_dropout) & (draw < draw.max())
 

@@ -1,4 +1,4 @@
-"""Soft Voronoi cells: every point of the sphere takes a share in each site, the nearer the more."""
+"""Soft Voronoi cells: every point of the sphere has a weight for each site, larger for nearer ones."""
 
 import math
 
@@ -13,10 +13,10 @@ EMBEDDING_SPREAD = 0.02
 
 
 class SoftVoronoi(nn.Module):
-    """Mixes site embeddings by nearness: w = softmax_k(tau_k <x, s_k>), f = sum_k w_k e_k.
+    """Mixes site embeddings by the nearness of each site: w = softmax_k(tau_k <x, s_k>), f = sum_k w_k e_k.
 
-    With decoupled logits, w = softmax_k(tau_k (<x, s_k> - 1) + b_k): at its own position a site's logit is b_k at any
-    sharpness, so that b alone decides territory and tau sharpness.
+    With decoupled logits, w = softmax_k(tau_k (<x, s_k> - 1) + b_k): at its own position a site's logit is b_k for any
+    sharpness, so b sets its territory and tau its sharpness.
     """
 
     def __init__(self, config: TessellationConfig, sites: Tensor) -> None:
@@ -33,7 +33,7 @@ class SoftVoronoi(nn.Module):
         nn.init.normal_(self.embeddings, std=EMBEDDING_SPREAD, generator=generator)
 
     def positions(self) -> Tensor:
-        """Positions of the sites, (K, 3): on the sphere, unless the configuration frees them from it."""
+        """Positions of the sites, (K, 3), unit vectors where `config.on_sphere` is set."""
         return F.normalize(self.directions, dim=-1) if self.config.on_sphere else self.directions
 
     def sharpness(self) -> Tensor:
@@ -41,7 +41,7 @@ class SoftVoronoi(nn.Module):
         return self.log_sharpness.exp()
 
     def logits(self, xyz: Tensor) -> Tensor:
-        """The logit of every site at each point, (N, 3) -> (N, K): an affine map of the position."""
+        """The logits of the site weights, (N, 3) -> (N, K): an affine map of the position."""
         sharpness = self.sharpness()
         slope = self.positions() * sharpness[:, None]
         if self.config.logits == "decoupled":
@@ -49,9 +49,9 @@ class SoftVoronoi(nn.Module):
         return F.linear(xyz, slope)
 
     def weights(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
-        """Each point's share in every site, (N, 3) -> (N, K), rows summing to 1.
+        """The weight of every site at each point, (N, 3) -> (N, K), rows summing to 1.
 
-        With `top_k` only the largest logits take part: 1 gives the hard Voronoi cell, K the full softmax.
+        With `top_k` only the largest logits count: 1 gives the hard Voronoi cell, K the full softmax.
         """
         logits = self.logits(xyz)
         if top_k is not None and top_k < logits.shape[-1]:
@@ -81,7 +81,7 @@ class SoftVoronoi(nn.Module):
 
     @torch.no_grad()
     def constrain_(self) -> None:
-        """Bring sites back to the sphere and sharpness into its range; called after every optimiser step."""
+        """Project sites to the sphere and clamp sharpness to its range; called after every optimiser step."""
         if self.config.on_sphere:
             self.directions.copy_(F.normalize(self.directions, dim=-1))
         low, high = self.config.sharpness_range

@@ -1,9 +1,9 @@
 """Encoders on disk: one safetensors file that describes itself, or a folder; and the released model's layout.
 
 Our file is safetensors with, in its header, `format` "tessearth", `format_version`, `config` and `provenance` as JSON,
-`sha256` over configuration and tensors, and `provenance_sha256`. A folder holds the same file as model.safetensors
-with a config.json for people to read. Reading never runs code from the file, and every tensor must be there, of the
-shape its configuration says, and finite.
+`sha256` over configuration and tensors, and `provenance_sha256`. A folder holds the same file as model.safetensors, and
+a config.json for people to read. Reading never runs code from the file; every tensor must be finite and of the shape
+that follows from the configuration.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 HUGE = 2**20
 OFFICIAL_CHECKSUM = "tessearth_sha256"
-"""What we add to the header of the official layout, whose other readers ignore it."""
+"""Our addition to the header of the official layout; other readers ignore it."""
 
 Layout = Literal["tessearth", "official"]
 
@@ -45,9 +45,9 @@ class Weights(NamedTuple):
     config: EncoderConfig
     state: dict[str, Tensor]
     layout: str
-    """Where the file comes from: "tessearth", "official" or "official checkpoint"."""
+    """The format: "tessearth", "official" or "official checkpoint"."""
     provenance: dict[str, Any]
-    """The provenance in the file; empty for the official layout."""
+    """How the weights were made; empty for the official layout."""
 
 
 def save(
@@ -58,9 +58,9 @@ def save(
     dtype: torch.dtype | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write an encoder: to one file when the path ends in .safetensors, else to a folder, with a config.json.
+    """Write an encoder: to one file when the path ends in .safetensors, else to a folder with a config.json.
 
-    `layout="official"` writes what the authors' code reads. `dtype` stores floating tensors narrower, such as
+    `layout="official"` writes the format of the authors' code. `dtype` stores floating tensors narrower, such as
     torch.float16. `provenance` is any JSON that should travel with the weights.
     """
     if layout not in typing.get_args(Layout):
@@ -78,7 +78,7 @@ def save(
 
 
 def load_weights(path: str | os.PathLike[str]) -> SphericalVoronoiEncoder:
-    """Rebuild an encoder, ready for inference, from a file or folder of either layout."""
+    """An encoder, ready for inference, from a file or folder of either layout."""
     return build_from(read_weights(path))
 
 
@@ -95,8 +95,8 @@ def read_weights(path: str | os.PathLike[str]) -> Weights:
     folder_config = _read_config_json(path / CONFIG_NAME if path.is_dir() else path.parent / CONFIG_NAME, path)
     file = path / WEIGHTS_NAME if path.is_dir() else path
     content = _read_bytes(file)
-    # A safetensors file begins with the length of its header, any eight bytes, and then the header's brace: only a file
-    # without that brace may be judged by the first bytes of an archive or a pickle.
+    # A safetensors file begins with the eight bytes of its header's length and the header's brace. The length may look
+    # like the first bytes of an archive or a pickle, so the brace is checked first.
     is_safetensors = content[8:9] == b"{"
     if content[:2] == b"PK" and not is_safetensors:
         return _read_checkpoint(file)
@@ -128,7 +128,7 @@ def _read_ours(header: Mapping[str, str], tensors: dict[str, Tensor], file: Path
     if header.get("sha256") != _digest(header.get("config", ""), tensors):
         raise WeightsError(f"{file} does not match its own checksum: it was changed or damaged; fetch it again")
     said = hashlib.sha256(header.get("provenance", "{}").encode()).hexdigest()
-    if header.get("provenance_sha256", said) != said:  # files from before there was one have none
+    if header.get("provenance_sha256", said) != said:  # older files have none
         raise WeightsError(f"{file} does not match its own checksum: its provenance was changed")
     try:
         config = EncoderConfig.from_dict(json.loads(header["config"]))
@@ -171,7 +171,7 @@ def _read_checkpoint(file: Path) -> Weights:
 
 
 def _check_sizes(tensors: Mapping[str, Tensor], config: EncoderConfig, source: str) -> None:
-    """Refuse huge sizes that no tensor in the file has before anything is made of them; others are named one by one."""
+    """Refuse huge sizes that no tensor in the file has before memory is allocated; other faults are named later."""
     widths = [config.output_dim, config.hidden_dim, config.num_tokens, config.coordinate_octaves]
     widths += [size for one in config.tessellations for size in (one.num_sites, one.site_dim)]
     largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
@@ -183,7 +183,7 @@ def _check_sizes(tensors: Mapping[str, Tensor], config: EncoderConfig, source: s
 
 
 def _checked(state: Mapping[str, Tensor], config: EncoderConfig, source: str) -> dict[str, Tensor]:
-    """The state when it is exactly what the configuration wants, half precision widened to float32."""
+    """The state when it fits the configuration exactly, half precision widened to float32."""
     wanted = SphericalVoronoiEncoder.allocate(config).state_dict()
     for word, names in (("missing", wanted.keys() - state.keys()), ("surplus", state.keys() - wanted.keys())):
         if names:
@@ -210,7 +210,7 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def _read_config_json(path: Path, asked: Path) -> dict[str, Any]:
-    """The config.json next to the weights; only a folder that was named must have one."""
+    """The config.json next to the weights; only a model folder must have one."""
     if not path.is_file():
         if asked.is_dir():
             raise WeightsError(f"{asked} holds no {CONFIG_NAME}: it is not a model folder")
@@ -225,13 +225,13 @@ def _read_config_json(path: Path, asked: Path) -> dict[str, Any]:
 
 
 def _check_same_config(config: EncoderConfig, described: object, folder: Path) -> None:
-    """Refuse a config.json that was edited by hand, which would have no effect."""
+    """Refuse a config.json that differs from the header: editing it by hand has no effect."""
     if described is not None and described != json.loads(json.dumps(config.to_dict())):
         raise WeightsError(f"{folder}: {CONFIG_NAME} and the header of {WEIGHTS_NAME} describe different encoders")
 
 
 def _parse(content: bytes, file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The header's metadata and the tensors, each in memory of its own."""
+    """The header's metadata and the tensors, each in its own memory."""
     try:
         tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
@@ -250,7 +250,7 @@ def _description(config: EncoderConfig, provenance: Mapping[str, Any]) -> dict[s
 
 
 def _header(description: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, str]:
-    """The description as safetensors metadata, which knows only text, with the checksum of what it belongs to."""
+    """The description as safetensors metadata, which is text only, with the checksums."""
     header = {key: value if isinstance(value, str) else json.dumps(value) for key, value in description.items()}
     provenance = hashlib.sha256(header["provenance"].encode()).hexdigest()
     return {**header, "sha256": _digest(header["config"], state), "provenance_sha256": provenance}
@@ -266,7 +266,7 @@ def _digest(config: str, state: Mapping[str, Tensor]) -> str:
 
 
 def _write(path: Path, content: bytes, config: Mapping[str, Any]) -> None:
-    """One file, or a folder whose weights are in place before the config.json that makes it a model folder."""
+    """Write one file, or a folder: the weights first, then the config.json that makes it a model folder."""
     if path.suffix == ".safetensors":
         write_bytes(path, content)
         return

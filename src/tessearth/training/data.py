@@ -1,10 +1,10 @@
-"""Batches of a feature store: the seed and the step alone decide the pairs of a step.
+"""Batches of a feature store: the pairs of a step follow from the seed and the step alone.
 
-So a run that is resumed needs no memory of what it has read, and nothing is lost or seen twice.
+So a resumed run needs no record of what it has read, and no pair is lost or seen twice.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,13 @@ from torch import Tensor
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.store import FeatureStore
 from tessearth.training.model import Moments
+from tessearth.training.recipe import TrainingRecipe
 
 PLACES_AT_ONCE = 4096
 SHARE_OF_MEMORY = 0.5
 """The share of the device's free memory that features may take."""
 MAIN_MEMORY = 4 * 2**30
-"""On a processor, features up to this many bytes are read at once; larger ones stay on disk."""
+"""On a CPU, features up to this many bytes are read at once; larger ones stay on disk."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -34,7 +35,7 @@ class Batch(NamedTuple):
 
 
 class BatchOrder:
-    """The rows of each step: every epoch is a shuffle of its own, cut into whole batches."""
+    """The rows of each step: every epoch is a new shuffle, split into whole batches."""
 
     def __init__(self, rows: Rows, views: int, batch_size: int, seed: int) -> None:
         self.rows, self.views, self.batch_size, self.seed = rows, views, batch_size, seed
@@ -57,27 +58,19 @@ class BatchOrder:
 class TrainingData:
     """The pairs of a store, on the device or read from disk batch by batch."""
 
-    def __init__(
-        self,
-        store: FeatureStore,
-        *,
-        output_dim: int,
-        share: float,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        keep: Literal["auto", "device", "disk"] = "auto",
-    ) -> None:
+    def __init__(self, store: FeatureStore, training: TrainingRecipe, *, output_dim: int, device: torch.device) -> None:
         """Read the store's components when they are as wide as the embedding, else its features."""
         components = store.components
         fits = components is not None and components.shape[-1] == output_dim
         self.kind = "components" if fits else "features"
         self.array: npt.NDArray[Any] = components if components is not None and fits else store.features
-        self.training, self.validation = _share_of(store.training, share, seed), store.validation
+        self.training, self.validation = _share_of(store.training, training.share, training.seed), store.validation
         self.views, self.device = self.array.shape[1], device
+        dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.latlon = torch.from_numpy(store.latlon).to(device, dtype)
         self.moments = _moments(self.array, self.training, device)
         _check_finite(self.array, self.validation)
+        keep = training.keep_features
         resident = keep == "device" or (keep == "auto" and self.array.nbytes <= _room(device))
         self._resident = _load(self.array, device) if resident else None
         self._reader = None if resident else ThreadPoolExecutor(max_workers=1)
@@ -89,7 +82,7 @@ class TrainingData:
         return int(self.array.shape[-1])
 
     def fill(self, batch: Batch, rows: Rows, following: Rows | None = None) -> None:
-        """Copy the pairs of these rows into the batch; `following` is read from disk meanwhile."""
+        """Copy the pairs of these rows into the batch; the rows `following` are read from disk meanwhile."""
         index = self._to_device(torch.from_numpy(rows))
         torch.index_select(self.latlon, 0, index // self.views, out=batch.latlon)
         if self._resident is not None:
@@ -98,12 +91,12 @@ class TrainingData:
             batch.features.copy_(self._read(rows, following), non_blocking=True)
 
     def held_out(self, limit: int) -> Batch | None:
-        """The first validation places as they are; None when there are too few to compare."""
+        """The first validation places without jitter; None when there are too few to compare."""
         rows = self.validation[:limit]
         return None if len(rows) < 2 else self._first_views(rows)
 
     def some_training(self, limit: int) -> Batch:
-        """At most this many training places, without augmentation, spread over all of them."""
+        """At most `limit` training places without jitter, spread over all of them."""
         return self._first_views(self.training[:: -(-len(self.training) // limit)])
 
     def _first_views(self, rows: Rows) -> Batch:
@@ -119,12 +112,12 @@ class TrainingData:
         )
 
     def close(self) -> None:
-        """Stop the reading thread."""
+        """End the reading thread."""
         if self._reader is not None:
             self._reader.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, rows: Rows, following: Rows | None) -> Tensor:
-        """These rows from disk; they are read ahead when they were announced as `following`."""
+        """Read rows from disk, or take them from the thread when it has read them ahead."""
         ahead, self._ahead = self._ahead, None
         found = ahead[1].result() if ahead is not None and ahead[0] == rows.tobytes() else self._gather(rows)
         if following is not None and self._reader is not None:
@@ -133,19 +126,19 @@ class TrainingData:
 
     def _gather(self, rows: Rows) -> Tensor:
         flat = self.array.reshape(-1, self.width)
-        order = np.argsort(rows, kind="stable")  # one way through the file
+        order = np.argsort(rows, kind="stable")  # reads the file from front to back
         found = np.empty((len(rows), self.width), self.array.dtype)
         found[order] = flat[rows[order]]
         batch = torch.from_numpy(found)
         return batch.pin_memory() if self.device.type == "cuda" else batch
 
     def _to_device(self, index: Tensor) -> Tensor:
-        """Copy to the device without waiting for it, which only pinned memory allows."""
+        """Copy without waiting for the device, which needs pinned memory."""
         return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
 
 
 def _share_of(rows: Rows, share: float, seed: int) -> Rows:
-    """A part of the rows chosen by the seed, in their order."""
+    """A share of the rows chosen by the seed, in their order."""
     if share == 1:
         return rows
     chosen = np.random.default_rng([seed, *b"share"]).permutation(len(rows))[: round(share * len(rows))]

@@ -1,8 +1,8 @@
 """`finetune`: a small head on an encoder, and the encoder too unless it is frozen, learned from labelled places.
 
-The head begins as the ridge regression of the label on the frozen embeddings. This start and each epoch are candidates;
-the result is the candidate with the best score on held-out places. That score is therefore a little optimistic: use
-other places to judge the model. The encoder learns without dropout, which would move embeddings away from those the
+The head begins as the ridge regression of the label on the frozen embeddings. That start and every epoch are
+candidates; the result is the one with the best score on held-out places. This score is therefore a little too high;
+judge on places that took no part. The encoder learns without dropout, which would move embeddings away from those the
 ridge was fitted to.
 """
 
@@ -44,7 +44,7 @@ class FinetuneSettings:
     """How a label is learned."""
 
     frozen: bool = False
-    """Whether the encoder stays as it is and only the head learns."""
+    """Whether only the head learns."""
 
     hidden_dim: int = 0
     """Width of one hidden layer in the head; 0 is a linear head."""
@@ -53,22 +53,22 @@ class FinetuneSettings:
     batch_size: int = 256
 
     head_learning_rate: float = 1e-3
-    """The peak rate; it rises for an epoch and falls along a cosine."""
+    """The peak; the rate rises for an epoch and falls along a cosine."""
 
     encoder_rate: float = 0.3
-    """The encoder's learning rates, as a share of those it is pretrained with."""
+    """The encoder's learning rates, as a share of those of pretraining."""
 
     weight_decay: float = 0.01
     """The weight decay of the head."""
 
     validation: float = 0.2
-    """The share of places held out to choose the best epoch by."""
+    """The share of places held out to choose the best epoch."""
 
     block_degrees: float | None = None
-    """Hold out whole blocks of this side instead of single places: the choice then does well in new regions."""
+    """Hold out whole blocks of this side instead of single places, to choose an epoch that does well in new regions."""
 
     class_weights: Literal["none", "balanced"] = "none"
-    """Whether rare classes count as much as common ones."""
+    """Whether all classes count alike, rare ones and common ones."""
 
     seed: int = 0
 
@@ -134,7 +134,7 @@ class _Part(NamedTuple):
 
 
 class _Finetuning:
-    """One fine-tuning."""
+    """A run in progress."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Finetuning:
         self.weights = _class_weights(labelled, self.training.target, settings)
 
     def train(self, log: Callable[[dict[str, Any]], None]) -> FineTuned:
-        """Fit the ridge, train every epoch, and return the candidate with the best held-out score."""
+        """The best on held-out places of the ridge and every epoch."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.settings.seed)
             rows = self._embedded(self.training), self._embedded(self.validation)
@@ -172,7 +172,7 @@ class _Finetuning:
         return self._result(ridge, best, {"best_epoch": best_epoch, "epochs_done": done, "interrupted": stop.asked})
 
     def _epochs(self, training: Rows, validation: Rows, stop: StopRequest) -> Iterator[tuple[int, Judged, float]]:
-        """Train epoch by epoch; yields its number, held-out score and mean loss."""
+        """Every epoch: its number, the judgement on held-out places after it, and its mean loss."""
         optimiser = self._optimiser()
         peaks = [group["lr"] for group in optimiser.param_groups]
         generator = torch.Generator().manual_seed(self.settings.seed)
@@ -207,7 +207,7 @@ class _Finetuning:
         return loss.detach()
 
     def _optimiser(self) -> torch.optim.Optimizer:
-        """The head's group, and those the encoder is pretrained with at a share of their rates."""
+        """The head's group, and the encoder's groups of pretraining at a share of their rates."""
         settings, usual = self.settings, GroupsRecipe()
         groups: dict[str, list[torch.nn.Parameter]] = {}
         for name, parameter in self.encoder.named_parameters():
@@ -303,7 +303,7 @@ def _to_device(part: _Part, device: torch.device) -> _Part:
 
 
 def _class_weights(labelled: Labelled, target: Tensor, settings: FinetuneSettings) -> Tensor | None:
-    """The weight of a row of each class, (C,), 1 on average; None for equal weights."""
+    """The weight of a row of each class, (C,), 1 on average; None without weights."""
     if labelled.kind == "regress" or settings.class_weights == "none":
         return None
     counts = torch.bincount(target, minlength=len(labelled.classes)).float()

@@ -23,24 +23,24 @@ from torch import Tensor, nn
 
 from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import DataError, TableError, WeightsError
+from tessearth.ridge import ridge_path
 from tessearth.settings import Kind
 from tessearth.sphere.coordinates import as_latlon
 from tessearth.storage.files import atomic_write, write_bytes
 from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
 from tessearth.storage.tables import PointBatch, open_points
-from tessearth.training.start import ridges
 from tessearth.zoo.names import load_base
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""The penalties a ridge is tried with; features have unit variance."""
+"""Candidates for a ridge on features of unit variance."""
 TEMPERATURES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""The divisors that turn a ridge's scores into logits."""
+"""Candidates for the number that turns a ridge's scores into logits."""
 MARGIN = 0.25
-"""Predicted numbers exceed the range of the training targets by at most this share of it, on either side."""
+"""Predicted numbers leave the range of the training targets by at most this share of it, on either side."""
 
 
 class Judged(NamedTuple):
-    """The quality of predictions at held-out places."""
+    """The quality of predictions on places the head was not fitted to."""
 
     score: float
     """Accuracy for classes, R2 for numbers."""
@@ -50,8 +50,8 @@ class Judged(NamedTuple):
 class LabelHead(nn.Module):
     """y = W x + b + V ReLU(U x + u) of the standardised embedding x; without a hidden layer the last part is absent.
 
-    Classes: (N, C) logits. Numbers: (N, 1), standardised; `values` brings them back to their unit and keeps them near
-    those ever seen, because far from every labelled place a linear map goes anywhere.
+    Classes: (N, C) logits. Numbers: (N, 1), standardised; `values` converts them to their unit and clamps them near the
+    range of the training targets, because a linear map is unbounded far from every labelled place.
     """
 
     feature_mean: Tensor
@@ -105,7 +105,7 @@ class LabelHead(nn.Module):
 
 
 class Rows(NamedTuple):
-    """Embeddings and their labels."""
+    """Embeddings and their targets."""
 
     embedding: Tensor
     """(N, D)."""
@@ -130,7 +130,7 @@ def fit_ridge_(head: LabelHead, training: Rows, validation: Rows, weights: Tenso
     counted = None if weights is None else weights[training.target]
     temperatures = TEMPERATURES if head.kind == "classify" else (1.0,)
     found: list[tuple[Judged, Tensor, Tensor]] = []
-    for slope, bias in ridges(x, y, PENALTIES, counted):
+    for slope, bias in ridge_path(x, y, PENALTIES, counted):
         judged = [_judge_linear_(head, validation, slope / t, bias / t) for t in temperatures]
         best = min(range(len(judged)), key=lambda i: judged[i].loss)
         found.append((judged[best], slope / temperatures[best], bias / temperatures[best]))
@@ -174,7 +174,7 @@ class FineTuned:
     classes: tuple[str, ...]
     """Names in the order of the head's outputs; empty for numbers."""
     about: dict[str, Any]
-    """Its settings and scores, ready for JSON."""
+    """Its training and scores, ready for JSON."""
 
     def predict(self, points: Any) -> Array:
         """The label of places given in any form `as_latlon` takes: class names or numbers, (...)."""
@@ -192,7 +192,7 @@ class FineTuned:
         return np.asarray(values.reshape((*latlon.shape[:-1], *values.shape[1:])))
 
     def save(self, path: str | Path) -> None:
-        """Write both files into a folder that is there, the head last."""
+        """Write both files into an existing folder, the head last."""
         folder = Path(path)
         self.encoder.save(folder / ENCODER, provenance={"finetuned": self.about})
         header = {
@@ -213,7 +213,7 @@ def embed_places(encoder: LocationEncoder, latlon: Tensor, device: torch.device)
 
 
 def load_finetuned(path: str | Path, device: torch.device | None = None) -> FineTuned:
-    """Read the folder that `finetune` wrote."""
+    """Read the folder of `finetune`."""
     file = Path(path) / HEAD
     if not file.is_file():
         raise DataError(f"{path} holds no fine-tuned model: it has no {HEAD}; tessearth finetune makes one")
@@ -236,7 +236,7 @@ def load_finetuned(path: str | Path, device: torch.device | None = None) -> Fine
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 Progress = Callable[[int, int | None], None]
-"""Called with the rows done and, where the format tells, their number in all."""
+"""Called with the rows done and their number in all, where the format gives it."""
 
 
 def _csv(file: IO[bytes], schema: pa.Schema) -> Any:

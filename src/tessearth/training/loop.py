@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from tessearth.devices import find_device
 from tessearth.encoder.sites import Trajectory
 from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError
@@ -33,15 +34,9 @@ from tessearth.training.step import Stepper, numerics
 
 def choose_device(device: str | None) -> torch.device:
     """The named device, else a GPU when there is one; under torchrun each process has its own."""
-    try:
-        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise ConfigError(f"there is no device {device!r}; it is cpu, cuda or such as cuda:0") from None
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = find_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if name == "cuda" else name)
     if chosen.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device {device!r} is given, but torch sees no GPU here; leave it out, or give cpu")
-        index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
-        chosen = torch.device("cuda", index)
         torch.cuda.set_device(chosen)
     elif chosen.type != "cpu":
         raise ConfigError(f"training runs on cpu and cuda, not on {device!r}")
@@ -50,7 +45,7 @@ def choose_device(device: str | None) -> torch.device:
 
 @contextlib.contextmanager
 def process_group(device: torch.device) -> Iterator[int]:
-    """Join the processes torchrun started, if it did; returns the rank of this one."""
+    """Join the processes that torchrun started, if it did; gives the rank of this one."""
     started_here = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if started_here:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -62,20 +57,20 @@ def process_group(device: torch.device) -> Iterator[int]:
 
 
 def wait_for_all() -> None:
-    """Wait until every process has called this."""
+    """Return when every process has called this."""
     if is_distributed():
         dist.barrier()
 
 
 class StopRequest:
-    """Ctrl-C or SIGTERM, kept until a step is over; a second one stops immediately."""
+    """Ctrl-C or SIGTERM, noted until the current step is over; a second one stops at once."""
 
     def __init__(self) -> None:
         self.asked = False
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Catch the signals while the block runs; only a program's main thread can."""
+        """Note signals while the block runs, in a program's main thread; other threads cannot."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -87,7 +82,7 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def agreed(self, device: torch.device, *, now: bool) -> bool:
-        """Whether to stop; several processes must all do so at the same step, so they only ask each other `now`."""
+        """Whether to stop. Several processes must stop at the same step, so they ask each other only when `now`."""
         if not is_distributed():
             return self.asked
         if not now:
@@ -103,13 +98,13 @@ class StopRequest:
 
 
 Progress = Callable[[int, int, float], None]
-"""Receives the steps taken, their number in all, and the loss."""
-Looking = Callable[[int, int], None]
-"""Receives the number of places done and in all, while features are computed."""
+"""Called with the steps taken, their number in all, and the loss."""
+FeaturesProgress = Callable[[int, int], None]
+"""Called with the places whose features are made and their number in all."""
 
 
 class NonFiniteLossError(DataError):
-    """The loss is not finite; the last good checkpoint is kept."""
+    """A loss or gradient is not finite; the last good checkpoint is kept."""
 
 
 class Result(NamedTuple):
@@ -121,7 +116,7 @@ class Result(NamedTuple):
     validation: dict[str, Any]
     """The last evaluation; empty when no places are held out."""
     left_out: tuple[str, ...] = ()
-    """Terms of the objective that the encoder has no parts for: those about tokens, when it has none."""
+    """Terms of the objective that do not apply: those about tokens, for an encoder without."""
 
 
 def pretrain(
@@ -132,13 +127,13 @@ def pretrain(
     resume: bool = False,
     device: str | None = None,
     progress: Progress | None = None,
-    looking: Looking | None = None,
+    features_progress: FeaturesProgress | None = None,
 ) -> Result:
-    """Train an encoder as a recipe says and leave everything in the folder `out`.
+    """Train an encoder by a recipe and write everything into the folder `out`.
 
-    Without a store the recipe's own is made in RUN/features first, and `looking` told how far that is. With `resume` an
-    interrupted run continues and ends with the same weights as an uninterrupted one (bit for bit on a processor).
-    Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. Started by torchrun, all processes train together.
+    Without a store the recipe's own is made in RUN/features first and reported to `features_progress`. With `resume` an
+    interrupted run continues and ends with the same weights as an uninterrupted one (bit for bit on a CPU). Ctrl-C
+    saves a checkpoint and then raises KeyboardInterrupt. Started by torchrun, all processes train together.
     """
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
     chosen = choose_device(device)
@@ -149,8 +144,8 @@ def pretrain(
             return _Run(recipe, None, _open_store(recipe, out, store), chosen, progress=None).train()
         with folder.locked():
             folder.begin(recipe, resume=resume)
-            found = _open_store(recipe, out, store, build_on=chosen, looking=looking)
-            wait_for_all()  # the others read the store that is there now
+            found = _open_store(recipe, out, store, build_on=chosen, features_progress=features_progress)
+            wait_for_all()  # the other processes open the finished store
             try:
                 return _Run(recipe, folder, found, chosen, progress).train()
             finally:
@@ -158,7 +153,7 @@ def pretrain(
 
 
 class _Run:
-    """One run; only the first process writes its folder."""
+    """A run in progress; only the first process has a folder."""
 
     def __init__(
         self,
@@ -170,20 +165,11 @@ class _Run:
     ) -> None:
         self.recipe, self.folder, self.store, self.device = recipe, folder, store, device
         self.progress = progress or (lambda step, steps, loss: None)
-        self.dtype = torch.float64 if recipe.training.precision == "float64" else torch.float32
         generator = torch.Generator().manual_seed(recipe.training.seed)
         encoder = build_start(recipe, generator)
-        self.data = TrainingData(
-            store,
-            output_dim=encoder.output_dim,
-            share=recipe.training.share,
-            seed=recipe.training.seed,
-            device=device,
-            dtype=self.dtype,
-            keep=recipe.training.keep_features,
-        )
+        self.data = TrainingData(store, recipe.training, output_dim=encoder.output_dim, device=device)
         model = PretrainingModel(encoder, self.data.moments, recipe.objective, recipe.training, generator)
-        self.model = model.to(device, self.dtype).train()
+        self.model = model.to(device, self.data.latlon.dtype).train()
         if recipe.start_from is not None:
             fit_image_side_(self.model, self.data.some_training(FITTED_PLACES))
         self.stepper = Stepper(self.model, self.data, recipe.training)
@@ -194,7 +180,7 @@ class _Run:
         self.stop = StopRequest()
 
     def train(self) -> Result:
-        """Take all remaining steps."""
+        """Take every missing step."""
         first, steps = self._resume(), self.stepper.steps
         self._begun = (time.monotonic(), first)
         self.progress(first, steps, math.nan)
@@ -230,7 +216,7 @@ class _Run:
             raise KeyboardInterrupt(f"stopped after step {done} of {self.stepper.steps}, which is saved")
 
     def _resume(self) -> int:
-        """Load the last checkpoint, if there is one; returns the first step to take."""
+        """Restore the last checkpoint, if there is one; gives the first step to take."""
         if self.folder is None:
             return _shared_start(self.stepper, None, self.device)
         self.folder.write_environment(self.device, self._about_store())
@@ -250,10 +236,10 @@ class _Run:
             self.trajectory.append(Trajectory(np.array([step]), positions, sharpness))
 
     def _log(self, step: int) -> None:
-        """Log the means since the last line, after checking that they are finite."""
+        """Log the mean terms of the steps since the last line; refuses terms that are not finite."""
         terms = self.stepper.reported()
         if not all(map(math.isfinite, terms.values())):
-            culprit = next((name for name in self.stepper.first_astray() if name != "total"), "total")
+            culprit = next((name for name in self.stepper.first_not_finite() if name != "total"), "total")
             kept = f"; the last good checkpoint in {self.folder.path} is kept" if self.folder else ""
             raise NonFiniteLossError(f"the {culprit.replace('_', ' ')} is no longer finite at step {step + 1}{kept}")
         self.progress(step + 1, self.stepper.steps, terms["total"])
@@ -277,7 +263,7 @@ class _Run:
             self.folder.save_weights("best", self.model.encoder, self._provenance(done))
 
     def _save(self, done: int) -> None:
-        """Write log and trajectories first, then the checkpoint, so that a kill in between loses nothing."""
+        """Write the checkpoint last: other files may be ahead of it, so a kill in between loses nothing."""
         if self.folder is not None:
             self.folder.save_weights("last", self.model.encoder, self._provenance(done))
             if self.trajectory:
@@ -302,13 +288,13 @@ class _Run:
 
 @torch.no_grad()
 def evaluate(model: PretrainingModel, batch: Batch) -> dict[str, Any]:
-    """The objective, retrieval and the tokens' use on places held out, without dropout or jitter."""
+    """The objective, retrieval and use of tokens on held-out places, without dropout or jitter."""
     model.eval()
     try:
         sides = model.sides(*batch)
     finally:
         model.train()
-    alone = dataclasses.replace(model.objective, negatives="local")  # the other processes are not listening
+    alone = dataclasses.replace(model.objective, negatives="local")  # the other processes do not take part
     terms = total_loss(sides, alone)
     found = retrieval(sides.location, sides.image)
     results: dict[str, Any] = {name: float(value) for name, value in terms._asdict().items()}
@@ -332,17 +318,17 @@ def _open_store(
     out: str | Path,
     store: str | Path | FeatureStore | None,
     build_on: torch.device | None = None,
-    looking: Looking | None = None,
+    features_progress: FeaturesProgress | None = None,
 ) -> FeatureStore:
-    """The store that was given, checked against the recipe, else the run's own, made when `build_on` names a device."""
+    """The given store, checked against the recipe, else the run's own, which is made when `build_on` is a device."""
     if store is None:
         if recipe.features is None:
             raise ConfigError("the recipe has no [features] table, so give it a store: --store STORE")
         path = Path(out) / STORE
         if build_on is None:
             return FeatureStore(path)
-        return build_store(recipe.features, path, device=build_on, progress=looking)
-    # However large it is: a run takes hours, and nothing of it could be trusted if the features were not.
+        return build_store(recipe.features, path, device=build_on, progress=features_progress)
+    # Verified whatever its size: a run takes hours, and damaged features would spoil all of it.
     first = build_on is not None
     opened = store if isinstance(store, FeatureStore) else FeatureStore(store, verify=first)
     wanted = recipe.features.to_dict() if recipe.features else None
@@ -356,7 +342,7 @@ def _open_store(
 
 
 def _shared_start(stepper: Stepper, start: int | None, device: torch.device) -> int:
-    """Give every process the weights of the first."""
+    """All processes begin at the first one's step, with its weights."""
     if stepper.world == 1:
         return start or 0
     number = torch.tensor(start or 0, device=device)

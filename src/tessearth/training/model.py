@@ -1,9 +1,9 @@
 """Everything that is trained together: the encoder, the image head, the logit scale and the distillation's decoders.
 
-The image side. A store holds frozen features of its own width F, the objective wants unit vectors of the encoder's
-width D. Features are centred and divided by one number, so that their mean square is 1 while their spectrum stays as it
-is (whitening hurts). Then v = unit(W x + b) with a linear head where F != D; where F == D, which is so when the store
-keeps D principal components, v = unit(x) and nothing on the image side is learned but the tokens' view of it.
+The image side. A store holds frozen features of width F; the objective needs unit vectors of the encoder's width D.
+Features are centred and divided by one number, so that their mean square is 1 and their spectrum unchanged (whitening
+hurts). Then v = unit(W x + b) with a linear head where F != D; where F == D, as when the store keeps D principal
+components, v = unit(x) and only the tokens' attention to images is learned on the image side.
 """
 
 import math
@@ -54,7 +54,7 @@ MAX_LOGIT_SCALE = math.log(100.0)
 
 
 class Moments(NamedTuple):
-    """Mean and variance of the features over the training places."""
+    """The moments of features over the training places."""
 
     mean: Tensor
     """(F,)."""
@@ -80,7 +80,7 @@ class PretrainingModel(nn.Module):
         self.encoder, self.objective = check_trainable(encoder), objective
         width, output = len(moments.mean), encoder.output_dim
         self.left_out = _left_out(objective, has_tokens=encoder.tokens is not None)
-        """Terms of the objective that this encoder has no parts for."""
+        """Terms of the objective that do not apply to this encoder."""
         self.mixed = training.precision == "bf16"
         self.image_head = nn.Linear(width, output) if _wants_head(training, width, output) else None
         self.waves = PositionWaves(objective, width) if objective.position > 0 else None
@@ -99,7 +99,7 @@ class PretrainingModel(nn.Module):
         return total_loss(self.sides(latlon, features), self.objective)
 
     def sides(self, latlon: Tensor, features: Tensor) -> Sides:
-        """The embeddings and attentions of both sides of the pairs."""
+        """Embeddings, attentions and decoded features of both sides of the pairs."""
         feature = (features.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_scale
         exact = self.encoder.exact(latlon)
         with torch.autocast(latlon.device.type, torch.bfloat16, enabled=self.mixed and latlon.is_cuda):
@@ -127,7 +127,7 @@ class PretrainingModel(nn.Module):
         )
 
     def distilled(self, latlon: Tensor, feature: Tensor) -> Tensor:
-        """The targets of the decoders: scaled image features (N, F), then the waves of the place if weighted."""
+        """The decoders' target: scaled image features (N, F), then the place's waves where they count."""
         return feature if self.waves is None else torch.cat((feature, self.waves(latlon).to(feature.dtype)), dim=-1)
 
     @torch.no_grad()
@@ -137,12 +137,12 @@ class PretrainingModel(nn.Module):
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
 
     def set_progress_(self, progress: float) -> None:
-        """Set the annealing of the location side's temperature, 0 at the beginning and 1 at the end of training."""
+        """Anneal the location side's temperature: 0 at the beginning of training, 1 at its end."""
         if self.encoder.tokens is not None:
             self.encoder.tokens.temperature_progress.fill_(progress)
 
     def _decoded(self, raw: Tensor, unit: Tensor) -> list[Tensor]:
-        """Features decoded from the whole embedding, then from each prefix, (N, F) each; empty without a decoder."""
+        """Features decoded from the whole embedding, then from each prefix, (N, F) each; none without a decoder."""
         if self.decoder is None:
             return []
         read = raw if self.objective.distil_from == "raw" else unit
@@ -153,14 +153,14 @@ class PretrainingModel(nn.Module):
 
 
 def check_trainable(encoder: LocationEncoder) -> LocationEncoder:
-    """The encoder, when there is something in it to train."""
+    """The encoder, when it has parameters to train."""
     if next(encoder.parameters(), None) is None:
         raise ConfigError(f"{encoder.label} has no network, so there is nothing to train")
     return encoder
 
 
 def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...]:
-    """The terms that need tokens which the encoder lacks; an objective of only such terms is refused."""
+    """The terms about tokens for an encoder without any; an objective of nothing else is refused."""
     if has_tokens:
         return ()
     left_out = tuple(name for name in TOKEN_TERMS if getattr(objective, name) > 0)
@@ -173,7 +173,7 @@ def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...
 
 
 def _prefixes(objective: ObjectiveConfig, output: int) -> tuple[int, ...]:
-    """The widths of the prefixes that are distilled in addition to the whole embedding."""
+    """The widths that are distilled in addition to the whole."""
     if objective.prefixes and max(objective.prefixes) >= output:
         raise ConfigError(
             f"objective.prefixes has {max(objective.prefixes)}, but the embedding is {output} wide; "

@@ -22,7 +22,7 @@ def is_distributed() -> bool:
 def gather_rows(rows: Tensor) -> Tensor:
     """The rows of all processes in the order of their ranks, (n, D) -> (n W, D); the same n everywhere.
 
-    A row's gradient is the sum of what every process found for it.
+    A row's gradient is the sum over all processes.
     """
     if not is_distributed():
         return rows
@@ -45,20 +45,20 @@ class _Gather(torch.autograd.Function):
 
 
 Negatives = Literal["gathered", "local"]
-"""The negatives of a pair: the other pairs of all processes, or only of its own."""
+"""The negatives of a pair: the pairs of all processes, or only those of its own."""
 
 Reduction = Literal["mean", "sum"]
-"""How a squared distance adds up its dimensions: "sum" is the squared norm, "mean" divides it by the width."""
+"""How the dimensions of a squared distance add up: "sum" is the squared norm, "mean" divides it by the width."""
 
 ALIGNMENT_FLOOR = 1e-8
-"""Added to attentions inside the logarithm, which a token without attention would send to minus infinity."""
+"""Added to attentions inside the logarithm, which is minus infinity for a token without attention."""
 
 
 def contrastive(location: Tensor, image: Tensor, scale: Tensor, *, negatives: Negatives = "gathered") -> Tensor:
-    """Symmetric cross-entropy of telling the right image for a place and the right place for an image.
+    """Symmetric cross-entropy of the right image for a place and the right place for an image.
 
     L = scale V F^T for unit rows F, V (N, D); (CE(L, I) + CE(L^T, I)) / 2. Written as log-sum-exp of rows and columns
-    minus the diagonal, so that no N x N matrix besides L and its gradient is ever made. The products are taken in the
+    minus the diagonal, so that L and its gradient are the only N x N matrices. The products are taken in the
     rows' own precision also under autocast: logits reach 100, where eight bits of mantissa are steps of a half.
     """
     with torch.autocast(location.device.type, enabled=False):
@@ -73,7 +73,7 @@ def contrastive(location: Tensor, image: Tensor, scale: Tensor, *, negatives: Ne
 
 
 def reconstruction(reconstructed: Tensor, image: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """The distance between an image and the tokens it attends to: mean_i |z_i - v_i|^2, both (N, D).
+    """The distance of the tokens an image attends to from the image: mean_i |z_i - v_i|^2, both (N, D).
 
     No gradient reaches the image: tokens learn to span image features, not features to suit the tokens.
     """
@@ -88,22 +88,22 @@ def alignment(location_attention: Tensor, image_attention: Tensor) -> Tensor:
 
 
 def distillation(decoded: Tensor, image_feature: Tensor, variance: Tensor) -> Tensor:
-    """The error of a linear decoder of the frozen feature: mean_i |d_i - v_i|^2 / Var(v), both (N, F).
+    """The error of a linear decoder of the embedding: mean_i |d_i - v_i|^2 / Var(v) for the frozen feature v, (N, F).
 
-    `variance` is the total over the F dimensions, so 1 means no better than always answering the mean.
+    `variance` is the total over the F dimensions, so 1 is the error of always predicting the mean.
     """
     return (decoded - image_feature).square().sum(-1).mean() / variance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveConfig:
-    """The weight of each term. The defaults are the paper's. A term of weight 0 is left out and reported as 0.
+    """The weight of each term; the defaults are the paper's. A term of weight 0 is left out and reported as 0.
 
-    So are reconstruction and alignment, at any weight, for an encoder without tokens: they are about tokens.
+    Reconstruction and alignment are about tokens, so they are left out at any weight for an encoder without.
     """
 
     contrastive: float = 1.0
-    """Telling the right image for a place and the right place for an image."""
+    """The right image is found for a place and the right place for an image."""
 
     reconstruction: float = 100.0
     """Tokens span the image features (lambda_recon)."""
@@ -112,7 +112,7 @@ class ObjectiveConfig:
     """A place attends to the tokens its image attends to (lambda_align)."""
 
     distillation: float = 0.0
-    """The frozen image feature can be read off the embedding by a linear map; ours, 0 in the paper."""
+    """A linear map decodes the frozen image feature from the embedding; ours, 0 in the paper."""
 
     reduction: Reduction = "mean"
     """Whether the reconstruction term is divided by the width, as the released code does, or is the squared norm."""
@@ -121,21 +121,21 @@ class ObjectiveConfig:
     """Whether several processes share their pairs as negatives."""
 
     distil_from: Literal["raw", "unit"] = "raw"
-    """What the decoder reads: the head's output, or the same at unit length, as users get it."""
+    """The decoder's input: the head's output, or the same at unit length, as users get it."""
 
     prefixes: tuple[int, ...] = ()
-    """The feature can also be read off the first n dimensions alone, for each n here, so that they are useful on their
-    own; the distillation term is then the mean over the whole embedding and these."""
+    """For each n here the feature is decoded from the first n dimensions as well, so that they are useful alone; the
+    distillation term is then the mean over the whole embedding and these."""
 
     position: float = 0.0
-    """How much smooth waves of the place itself count in what is distilled, the image feature counting 1. Images say
-    little of which country or continent a place is in; with this the embedding keeps it in a form probes can read."""
+    """The weight of smooth waves of the position in the distillation, relative to the image feature. Images show
+    little of a place's country or continent; with this the embedding keeps it in a form that probes can read."""
 
     position_degrees: int = 16
-    """How fine these waves are: spherical harmonics of degree 1 up to this one, the finest 360 / degree long."""
+    """The highest degree of these waves, spherical harmonics from degree 1 on; the finest are 360 / degree long."""
 
     position_decay: float = 1.0
-    """The decay of finer waves: those of degree l have the amplitude l^-decay."""
+    """The decay of finer waves: those of degree l are scaled by l^-decay."""
 
     def __post_init__(self) -> None:
         if not self.position >= 0 or not self.position_decay >= 0:
@@ -156,7 +156,7 @@ class ObjectiveConfig:
 
 
 class Sides(NamedTuple):
-    """The two sides of N pairs; a part that no term needs may be None."""
+    """The parts of N pairs that the terms need; None for a part that no term needs."""
 
     location: Tensor
     """Unit embeddings of the places, (N, D)."""
@@ -171,11 +171,11 @@ class Sides(NamedTuple):
     reconstructed: Tensor | None = None
     """The tokens mixed by the images' attention, (N, D)."""
     decoded: Tensor | None = None
-    """The features decoded from the places' embeddings, (N, F)."""
+    """Features decoded from the places' embeddings, (N, F)."""
     prefix_decoded: tuple[Tensor, ...] = ()
-    """The features that further decoders find in the embeddings' first dimensions, (N, F) each."""
+    """Features decoded from the embeddings' first dimensions, (N, F) each."""
     feature: Tensor | None = None
-    """The targets of the decoders: frozen image features, then waves of the place if they have a weight, (N, F)."""
+    """The decoders' target: the frozen image features, then waves of the position where they count, (N, F)."""
     variance: Tensor | None = None
     """The total variance of the image features, ()."""
 
@@ -192,11 +192,11 @@ class Terms(NamedTuple):
 
 TERMS = Terms._fields[1:]
 TOKEN_TERMS = ("reconstruction", "alignment")
-"""Terms that need tokens."""
+"""The terms that only apply to an encoder with tokens."""
 
 
 def total_loss(sides: Sides, weights: ObjectiveConfig) -> Terms:
-    """L = sum of weight x term over the terms whose weight is not 0 and whose parts are there."""
+    """L = sum of weight x term over the terms that have a weight above 0 and all their parts."""
     found = {name: _COMPUTE[name](sides, weights) for name in TERMS if getattr(weights, name) > 0}
     known = {name: term for name, term in found.items() if term is not None}
     zero = torch.zeros_like(sides.scale, requires_grad=False)
@@ -228,7 +228,7 @@ def _distillation(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
 
 
 def distillation_by_width(sides: Sides) -> list[Tensor]:
-    """The distillation of the whole embedding, then of each prefix; nothing where nothing is decoded."""
+    """The distillation of the whole embedding, then of each prefix; empty without a decoder."""
     if sides.decoded is None or sides.feature is None or sides.variance is None:
         return []
     return [distillation(part, sides.feature, sides.variance) for part in (sides.decoded, *sides.prefix_decoded)]

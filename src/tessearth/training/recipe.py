@@ -26,7 +26,7 @@ Precision = Literal["float32", "tf32", "bf16", "float64"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitesRecipe:
-    """The positions and embeddings that sites start with."""
+    """Where the sites start, and their embeddings then."""
 
     start: Literal["land", "full", "clusters"] = "land"
     """The Fibonacci lattice on land, the whole lattice, or the clusters of another encoder's embeddings."""
@@ -35,17 +35,17 @@ class SitesRecipe:
     """For clusters: the other encoder, by name, path or hub id."""
 
     places: int = 100_000
-    """For clusters: the number of places on land that are embedded and clustered."""
+    """For clusters: the number of places over land that are embedded and clustered."""
 
     rounds: int = 20
-    """For clusters: how many rounds of k-means."""
+    """For clusters: the rounds of k-means."""
 
     spread: float = EMBEDDING_SPREAD
-    """The standard deviation of the site embeddings. Broad sites are mixed by the dozens, which leaves little of it."""
+    """The standard deviation of the site embeddings; mixing dozens of broad sites averages most of it out."""
 
     centred: bool = False
-    """Whether what all places have in common is taken out of the blend and of the head before the first step; at
-    the paper's start a quarter to a half of the head's units are off at every place."""
+    """Whether the mean over all places is subtracted in the blend and in the head before the first step; at the
+    paper's start a quarter to a half of the head's units are off at every place."""
 
     def __post_init__(self) -> None:
         if self.start == "clusters" and self.model is None:
@@ -96,14 +96,14 @@ class GroupRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsRecipe:
-    """The optimiser's groups; `optimiser.GROUP_OF` says which parameter belongs to which."""
+    """The optimiser's groups; `step.GROUP_OF` gives the group of every parameter."""
 
     sites: GroupRecipe = GroupRecipe(learning_rate=1e-3)
     """The positions of the sites."""
     sharpness: GroupRecipe = GroupRecipe(learning_rate=5e-4)
     """Their sharpness, and their territory where it is separate."""
     head: GroupRecipe = GroupRecipe(learning_rate=5e-4, weight_decay=0.01)
-    """Site embeddings and the residual head; of a baseline, its network."""
+    """Site embeddings and the residual head; all of any other encoder."""
     tokens: GroupRecipe = GroupRecipe(learning_rate=2e-4, weight_decay=0.01)
     """Tokens, their projections and temperature, the mixture's projection and its norm."""
     image: GroupRecipe = GroupRecipe(learning_rate=5e-5)
@@ -120,58 +120,58 @@ class TrainingRecipe:
     """Passes over the training places."""
 
     steps: int | None = None
-    """How many optimiser steps to take, instead of counting epochs."""
+    """Optimiser steps, instead of epochs."""
 
     batch_size: int = 6384
     """Pairs in a step, over all processes together."""
 
     share: float = 1.0
-    """The share of the training places that is used, chosen by the seed."""
+    """The share of the training places in use, chosen by the seed."""
 
     groups: GroupsRecipe = GroupsRecipe()
 
     warmup_epochs: float = 5.0
-    """The epochs in which the learning rates rise linearly; at most half of the run."""
+    """How long the learning rates rise linearly, at most half of the run."""
 
     final_learning_rate: float = 1e-6
     """The rate at the end of the cosine, for every group."""
 
     clip_norm: float = 1.0
-    """The largest length of the gradient; 0 clips nothing."""
+    """The largest norm of the gradient; 0 clips nothing."""
 
     jitter_degrees: float = 0.01
-    """The largest uniform random shift of coordinates, drawn each time they are seen."""
+    """The largest uniform random shift of a coordinate, drawn anew in every step."""
 
     contrastive_temperature: float = 0.07
-    """The logit scale starts at one over this; it is learned, and at most 100."""
+    """The logit scale starts at one over this; it is learned, and stays at most 100."""
 
     anneal_temperature: bool = True
     """Whether the location side's token temperature goes linearly to its final value over the run."""
 
     image_head: Literal["auto", "linear", "none"] = "auto"
-    """The map from features to the embedding's width; "auto" is linear where the widths differ and none where not."""
+    """The map of features to the embedding's width; "auto" is linear where the widths differ, else none."""
 
     precision: Precision = "tf32"
-    """Of matrix products on a GPU; sums, norms and where a place lies among the sites are float32 in all but float64.
-    On a processor tf32 and bf16 mean float32."""
+    """Of matrix products on a GPU; sums, norms and site weights are float32 in all but float64. On a CPU tf32 and bf16
+    mean float32."""
 
     compiled: bool = True
     """On a GPU: fuse the step's kernels (torch.compile) and replay it as one CUDA graph; several processes do not."""
 
     keep_features: Literal["auto", "device", "disk"] = "auto"
-    """Whether features are kept in the device's memory or read from disk by batches; "auto" decides by size."""
+    """Whether features are kept in the device's memory or read from disk batch by batch; "auto" goes by what fits."""
 
     seed: int = 0
-    """Of everything random: initial weights, the order of places, dropout, jitter."""
+    """The seed of everything random: initial weights, the order of places, dropout, jitter."""
 
     log_every: int = 50
-    """Steps between lines of the log; non-finite losses are found then."""
+    """Steps between lines of the log, at which non-finite losses are found."""
 
     evaluate_every: int = 500
     """Steps between evaluations on the validation places."""
 
     evaluate_places: int = 4096
-    """The largest number of validation places used."""
+    """The largest number of validation places in use."""
 
     record_every: int = 50
     """Steps between records of the sites."""
@@ -196,10 +196,10 @@ class TrainingRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides a run's weights."""
+    """Everything that a run's weights depend on."""
 
     features: FeatureRecipe | None = None
-    """The store to train on; None takes the store that is given."""
+    """The store to train on; None takes any store."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     sites: SitesRecipe = SitesRecipe()
@@ -229,16 +229,16 @@ class Recipe:
 
 ENCODERS = ("encoder", "baseline")
 REPLACED_BY = {"baseline": ("encoder", "sites"), "encoder": ("baseline",)}
-"""Each table, and the tables of a base that it replaces."""
+"""A table to those of a base that it replaces."""
 
 
 def read_recipe(name_or_path: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by name or file, over its base, with changes such as "training.batch_size=512" on top."""
     own: dict[str, Any] = {}
     for layer in read_layers(name_or_path):
-        own = lay_over(_making_way(own, layer), layer)
+        own = lay_over(_without_replaced(own, layer), layer)
     if any(change.strip().startswith("baseline.") for change in changes):
-        own = _making_way(own, ["baseline"])
+        own = _without_replaced(own, ["baseline"])
     values = lay_over(Recipe().to_dict(), own)
     for change in changes:
         _apply(values, change)
@@ -254,7 +254,7 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
 
 def first_difference(old: object, new: object, where: str = "") -> str | None:
-    """The first difference of two plain values, in words; None when they are equal."""
+    """A sentence on the first difference of two plain values; None when they are the same."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
         pairs: list[tuple[str, object, object]] = [(str(key), old.get(key), new.get(key)) for key in keys]
@@ -266,14 +266,14 @@ def first_difference(old: object, new: object, where: str = "") -> str | None:
     return next((difference for difference in deeper if difference), None)
 
 
-def _making_way(below: Mapping[str, Any], above: Collection[str]) -> dict[str, Any]:
-    """The tables below without those that one above takes the place of."""
+def _without_replaced(below: Mapping[str, Any], above: Collection[str]) -> dict[str, Any]:
+    """The tables below without those that a table above replaces."""
     replaced = {name for table in above for name in REPLACED_BY.get(table, ()) if name not in above}
     return {name: table for name, table in below.items() if name not in replaced}
 
 
 def _with_sizes(values: dict[str, Any], own: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Sizes of an encoder that the recipe does not describe: from the weights it starts from, else the defaults."""
+    """The values with the sizes of the weights to start from, where neither recipe nor changes describe an encoder."""
     described = any(name in own or any(change.startswith(f"{name}.") for change in changes) for name in ENCODERS)
     taken_away = [name for name in ENCODERS if name in values and values[name] is None]
     kept = {name: table for name, table in values.items() if name not in taken_away}
@@ -288,7 +288,7 @@ def _with_sizes(values: dict[str, Any], own: Mapping[str, Any], changes: Sequenc
 
 
 def _apply(values: dict[str, Any], change: str) -> None:
-    """Set one value by its dotted path; whole numbers on the path count into lists."""
+    """Set one value by its dotted path; whole numbers on the path are positions in lists."""
     path, equals, text = change.partition("=")
     *parents, last = path.strip().split(".")
     if not equals or not last:
@@ -312,7 +312,7 @@ def _item(table: list[Any], name: str, change: str) -> Any:
 
 
 def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """A table's own values, then its tables under their headings, as TOML requires."""
+    """A table's own values first, then its tables under their headings, as TOML requires."""
     for key, value in table.items():
         if value is not None and not _is_tables(value):
             yield f"{_key(key)} = {_inline(value)}"

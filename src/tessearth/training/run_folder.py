@@ -1,14 +1,14 @@
-"""The run folder: the files of a run, each written in one step.
+"""The run folder: all files of a run, each written whole or not at all.
 
 RUN/
-recipe.toml               the recipe as it was resolved; `tessearth pretrain RUN/recipe.toml` repeats the run
+recipe.toml               the resolved recipe; `tessearth pretrain RUN/recipe.toml` repeats the run
 environment.json          versions and device
 metrics.jsonl             one line per log interval and evaluation
 tensorboard/              the same for TensorBoard, when it is installed
-trajectories.npz          steps (R,), positions (R, K, 3) and sharpness (R, K) of the sites along the way, if any
+trajectories.npz          steps (R,), positions (R, K, 3) and sharpness (R, K) of the sites, for an encoder with any
 weights/best.safetensors  the encoder at its lowest validation loss
 weights/last.safetensors  the encoder after the last step
-checkpoint.safetensors    weights and optimiser, with step and scores in its header; chance follows from seed and step
+checkpoint.safetensors    weights and optimiser; step and scores in its header (randomness follows from seed and step)
 features/                 the feature store, when the run made its own
 """
 
@@ -40,10 +40,10 @@ CHECKPOINT_FORMAT = "tessearth-checkpoint-1"
 
 
 class Checkpoint(NamedTuple):
-    """The state of a run at a step."""
+    """The state of a run."""
 
     step: int
-    """The number of steps taken."""
+    """Steps taken."""
     state: dict[str, Tensor]
     """Weights and optimiser, by name."""
     best: float | None
@@ -58,12 +58,12 @@ class RunFolder:
         self._board: Any = None
 
     def weights(self, name: str) -> Path:
-        """The file of the weights called best or last."""
+        """The file of the best or last weights."""
         return self.path / "weights" / f"{name}.safetensors"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time writes a run."""
+        """Hold the folder for one process."""
         busy = OutputError(f"another process is training {self.path}; choose another --out")
         with locked_folder(self.path, busy=busy):
             (self.path / "weights").mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ class RunFolder:
             yield
 
     def begin(self, recipe: Recipe, *, resume: bool) -> None:
-        """Write the recipe, or check that a run to resume has the same one."""
+        """Write the recipe, or check that the run to resume has the same."""
         if (self.path / RECIPE).is_file():
             if not resume:
                 raise OutputError(f"{self.path} holds a run; add --resume to continue it, or choose another --out")
@@ -82,7 +82,7 @@ class RunFolder:
         write_bytes(self.path / RECIPE, to_toml(recipe.to_dict()).encode())
 
     def write_environment(self, device: torch.device, extra: Mapping[str, Any]) -> None:
-        """What a result may depend on besides the recipe."""
+        """Write the versions and the device, on which a result may depend in addition to the recipe."""
         environment = {
             "tessearth": __version__,
             "python": platform.python_version(),
@@ -95,7 +95,7 @@ class RunFolder:
         write_bytes(self.path / ENVIRONMENT, (json.dumps(environment, indent=2) + "\n").encode())
 
     def load_checkpoint(self, expected: Mapping[str, Tensor]) -> Checkpoint | None:
-        """The last checkpoint, its tensors of the names and shapes expected; None before the first."""
+        """The last checkpoint, whose tensors have the expected names and shapes; None before the first."""
         file = self.path / CHECKPOINT
         if not file.is_file():
             return None
@@ -116,17 +116,17 @@ class RunFolder:
         write_bytes(self.path / CHECKPOINT, seal_tensors(checkpoint.state, header))
 
     def save_weights(self, name: str, encoder: LocationEncoder, provenance: Mapping[str, Any]) -> None:
-        """Replace the weights called best or last."""
+        """Replace the best or last weights."""
         encoder.save(self.weights(name), provenance=provenance)
 
     def save_trajectory(self, records: Sequence[Trajectory]) -> None:
-        """Replace the trajectories."""
+        """Replace the sites' trajectory by these parts of it."""
         whole = Trajectory(*map(np.concatenate, zip(*records, strict=True)))
         with atomic_write(self.path / TRAJECTORIES) as file:
             np.savez(file, **whole._asdict())
 
     def load_trajectory(self, step: int) -> list[Trajectory]:
-        """The record up to a step; what was recorded after it will be recorded again."""
+        """The trajectory before a step; later records will be made again."""
         if not (self.path / TRAJECTORIES).is_file():
             return []
         try:
@@ -137,7 +137,7 @@ class RunFolder:
         return [Trajectory(found.steps[kept], found.positions[kept], found.sharpness[kept])]
 
     def forget_after(self, step: int) -> None:
-        """Drop the log's lines of steps that will be repeated, and a line that a kill cut short."""
+        """Drop the log's lines about steps after this one, and a line cut short by a kill."""
         file = self.path / METRICS
         if file.is_file():
             kept = [line for line in file.read_bytes().splitlines() if _step_of(line) <= step]
@@ -159,7 +159,7 @@ class RunFolder:
                 board.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Let TensorBoard's files reach the disk."""
+        """Flush TensorBoard's files to the disk."""
         if self._board is not None:
             self._board.close()
 
@@ -172,7 +172,7 @@ class RunFolder:
 
 
 def read_run_recipe(path: str | Path) -> Recipe:
-    """The recipe a run was made by."""
+    """The recipe of a run."""
     file = Path(path) / RECIPE
     try:
         return from_plain(Recipe, tomllib.loads(file.read_text("utf-8")))

@@ -1,12 +1,12 @@
-"""The encoder a run begins with: fresh or from weights, ours or a published one.
+"""The encoder a run begins with: with random or given weights, ours or a published one.
 
-Sites start on a lattice or on the clusters of another encoder's embeddings. `centre_` removes what all places have in
-common. With site embeddings as small as the paper's, mixed by the dozens, the norm's output is mostly the projection's
-bias and the tokens' mean; a quarter to a half of the head's units are then off at every place and get no gradient.
+Sites start on a lattice or on the clusters of another encoder's embeddings. `centre_` subtracts the mean over all
+places. With the paper's small site embeddings, dozens of them mixed at every place, the norm's output is mostly the
+projection's bias and the tokens' mean; a quarter to a half of the head's units are then off at every place and get no
+gradient.
 """
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.encoder.sites import SiteStart, start_sites
 from tessearth.encoder.voronoi import EMBEDDING_SPREAD
 from tessearth.errors import ConfigError
+from tessearth.ridge import ridge_path
 from tessearth.sphere.geometry import latlon_to_xyz
 from tessearth.sphere.sampling import sample_land
 from tessearth.training.data import Batch
@@ -39,7 +40,7 @@ def build_start(recipe: Recipe, generator: torch.Generator) -> LocationEncoder:
 
 
 def describe_start(model: str) -> dict[str, Any]:
-    """The [encoder] or [baseline] table of an existing encoder."""
+    """The table of a recipe that describes an existing encoder: its [encoder] or its [baseline]."""
     return _description(load_base(model))
 
 
@@ -80,10 +81,10 @@ def build_encoder(recipe: Recipe, generator: torch.Generator) -> SphericalVorono
 
 
 def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Tensor]:
-    """The clusters of another encoder's embeddings as positions, (K, 3) for every count of sites.
+    """Site positions from clusters of another encoder's embeddings, (K, 3) for every count of sites.
 
-    Places drawn over land are embedded and clustered by k-means; a site is the mean of its cluster's places, brought
-    back to the sphere. A cluster whose places surround the globe evenly has no mean: its first place stands for it.
+    Places drawn over land are embedded and clustered by k-means; a site is the mean of its cluster's places, projected
+    to the sphere. A cluster whose places surround the globe evenly has no mean: its first place is the site.
     """
     if recipe.model is None:
         raise ConfigError("sites.model is missing: name the encoder whose embeddings are clustered")
@@ -98,7 +99,8 @@ def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Ten
 def k_means(points: Tensor, clusters: int, rounds: int, seed: int) -> Tensor:
     """The cluster of each point, (N, D) -> (N,), by Lloyd's rounds from randomly chosen points.
 
-    A cluster that loses all its points is given the one farthest from its centre, so that all stay in use.
+    An empty cluster gets the point farthest from its centre, so that all stay in use. (Scikit-learn's k-means gives
+    other clusters, and the weights of a recipe must not change.)
     """
     generator = torch.Generator().manual_seed(seed)
     centres = points[torch.randperm(len(points), generator=generator)[:clusters]].clone()
@@ -130,16 +132,16 @@ def _means_on_sphere(xyz: Tensor, cluster: Tensor, count: int) -> Tensor:
 
 
 CENTRING_PLACES = 8192
-"""The number of places, spread evenly over the sphere, whose mean is removed."""
+"""The number of places, spread evenly over the sphere, whose mean is subtracted."""
 ROUNDS = 8
-"""Shifting the sites' embeddings changes the mixtures that tokens see, so the mean is removed several times."""
+"""Shifted site embeddings change the tokens' mixtures, so the mean is subtracted again, this many times in all."""
 
 
 @torch.no_grad()
 def centre_(encoder: SphericalVoronoiEncoder, places: int = CENTRING_PLACES) -> None:
     """Shift biases so that the blend and every ReLU of the head have mean 0 over the sphere.
 
-    Each layer is shifted when its output is known, and what follows sees the shifted output, so that one pass does it.
+    Each layer is shifted as soon as its output is known and passes on the shifted output, so one pass is enough.
     """
     blocks = [block for block in encoder.head.blocks if isinstance(block, ResidualBlock)]
     layers = [encoder.head.entry, *(layer for block in blocks for layer in (block.first, block.second))]
@@ -167,7 +169,7 @@ def _shift_blend(encoder: SphericalVoronoiEncoder, blend: Tensor) -> Tensor:
     """Through the projection's bias, or, where mixtures are as wide as the blend, through every site's embedding."""
     share = 1 - encoder.config.token_gate if encoder.tokens is not None else 1.0
     if share == 0:
-        return blend  # nothing of the sites is in it
+        return blend  # the sites take no part
     mean = blend.mean(dim=0)
     if isinstance(encoder.projection, nn.Linear):
         encoder.projection.bias.sub_(mean / share)
@@ -182,32 +184,14 @@ FITTED_PLACES = 16_384
 """The largest number of training places that the image side of a trained encoder is fitted to."""
 PLACES_AT_ONCE = 2048
 PENALTY = 1e-3
-"""Of that fit, for inputs of unit mean square, as a share of the number of rows."""
-
-
-def ridges(
-    x: Tensor, y: Tensor, penalties: Sequence[float], counted: Tensor | None = None
-) -> list[tuple[Tensor, Tensor]]:
-    """Slopes (D, C) and biases (C,) of y (N, C) on x (N, D) for every penalty, from one eigendecomposition.
-
-    min sum_i c_i |y_i - x_i W - b|^2 + penalty |W|^2, with what each row counts, c (N,), 1 when left out.
-    """
-    x, y = x.double(), y.double()
-    counted = torch.ones(len(x), dtype=x.dtype, device=x.device) if counted is None else counted.double()
-    x_mean, y_mean = counted @ x / counted.sum(), counted @ y / counted.sum()
-    x, y = x - x_mean, y - y_mean
-    weighted = x * counted[:, None]
-    values, vectors = torch.linalg.eigh(weighted.T @ x)
-    across = vectors.T @ (weighted.T @ y)
-    slopes = [vectors @ (across / (values.clamp_min(0) + penalty)[:, None]) for penalty in penalties]
-    return [(slope, y_mean - x_mean @ slope) for slope in slopes]
+"""The ridge penalty of that fit, as a share of the number of rows, for inputs of unit mean square."""
 
 
 @torch.no_grad()
 def fit_image_side_(model: PretrainingModel, batch: Batch) -> None:
-    """Set the image head and the decoders to the ridge regressions that suit the encoder as it is.
+    """Set the image head and the decoders to ridge regressions on the encoder's present embeddings.
 
-    They are not part of an encoder's weights. Drawn at random, they would pull trained weights towards noise first.
+    An encoder's file does not hold them, and random ones would first pull trained weights towards noise.
     """
     feature = (batch.features.to(model.feature_mean.dtype) - model.feature_mean) * model.feature_scale
     raw = _raw(model, batch.latlon)
@@ -235,6 +219,6 @@ def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
 
 def _set_ridge_(layer: nn.Linear, x: Tensor, y: Tensor) -> None:
     penalty = PENALTY * len(x) * float(x.double().square().mean())
-    ((slope, bias),) = ridges(x, y, (penalty,))
+    ((slope, bias),) = ridge_path(x, y, (penalty,))
     layer.weight.copy_(slope.T)
     layer.bias.copy_(bias)

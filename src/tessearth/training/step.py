@@ -1,7 +1,7 @@
 """Learning rates, the optimiser and its steps: plain, or compiled and replayed as one CUDA graph.
 
-Between two log lines the host never waits for the device: what a step needs is written into tensors that stay in place
-(pairs, learning rates, the temperature's progress), and the terms of the loss add up on the device.
+Between two log lines the host never waits for the device: a step's inputs (pairs, learning rates, the temperature's
+progress) are written into tensors that stay in place, and the terms of the loss add up on the device.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def learning_rate(peak: float, final: float, step: int, warmup: int, steps: int)
 
 
 def warmup_steps(training: TrainingRecipe, per_epoch: int, steps: int) -> int:
-    """The steps in which the learning rates rise: as in the recipe, at most half of the run."""
+    """How many steps the learning rates rise: those of the recipe, at most half of the run."""
     return min(round(training.warmup_epochs * per_epoch), steps // 2)
 
 
@@ -74,7 +74,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def group_of(name: str) -> str:
-    """The group a parameter belongs to; every parameter belongs to one."""
+    """The group of a parameter."""
     found = next((group for pattern, group in GROUP_OF.items() if fnmatch.fnmatchcase(name, pattern)), None)
     if found is None:
         raise ConfigError(f"parameter {name} belongs to no optimiser group")
@@ -84,9 +84,9 @@ def group_of(name: str) -> str:
 def build_optimiser(model: nn.Module, recipe: GroupsRecipe, rates: Tensor) -> torch.optim.AdamW:
     """AdamW over the groups; those with learning rate 0 are frozen.
 
-    On a GPU the groups' learning rates are elements of `rates`, in the order of GROUPS, so that a captured step reads
-    what is written there later. The state is made here rather than at the first step, so that it can be named, saved
-    and restored at any time.
+    On a GPU the groups' learning rates are elements of `rates`, in the order of GROUPS, which a captured step reads
+    anew each time. The optimiser's state is made at once, not at the first step, so that it can be saved and restored
+    at any time.
     """
     groups: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -116,7 +116,7 @@ def build_optimiser(model: nn.Module, recipe: GroupsRecipe, rates: Tensor) -> to
 
 
 def state_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Everything a step changes, by name, as the live tensors."""
+    """The live tensors that a step changes, by name."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict(keep_vars=True).items()}
     for name, parameter in model.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
@@ -130,9 +130,9 @@ def _empty_state(parameter: nn.Parameter) -> dict[str, Any]:
 
 
 NAMES = ("total", *TERMS, "gradient_norm")
-"""The numbers that every step reports."""
+"""The numbers every step reports."""
 WARM_UPS = 3
-"""Steps run before a graph is captured, so that kernels are compiled and memory is laid out."""
+"""Steps before a graph is captured, in which kernels are compiled and memory is allocated."""
 
 
 class Stepper:
@@ -150,7 +150,7 @@ class Stepper:
         self._rates_now = torch.zeros(len(GROUPS), device=data.device)
         self.optimiser = build_optimiser(model, training.groups, self._rates_now)
         self._sums = torch.zeros(len(NAMES), device=data.device, dtype=model.logit_scale.dtype)
-        self._astray = torch.zeros_like(self._sums)  # what the first step reported that was not finite
+        self._not_finite = torch.zeros_like(self._sums)  # the report of the first step with a number that is not finite
         self._rates = self._rate_table() if data.device.type == "cuda" else None
         self._counted = 0
         # Messages between processes stay out of graphs: one that captures while another replays would hang both.
@@ -173,7 +173,7 @@ class Stepper:
         self._counted += 1
 
     def reported(self) -> dict[str, float]:
-        """The mean numbers of the steps since the last call; waits for the device."""
+        """The mean report of the steps since the last call; waits for the device."""
         if self.world > 1:
             dist.all_reduce(self._sums)
         means = (self._sums.double() / max(1, self._counted * self.world)).tolist()
@@ -181,9 +181,9 @@ class Stepper:
         self._counted = 0
         return dict(zip(NAMES, means, strict=True))
 
-    def first_astray(self) -> list[str]:
-        """The non-finite numbers of the first step that had any; a step later all of them are."""
-        finite = self._astray.isfinite().tolist()
+    def first_not_finite(self) -> list[str]:
+        """Names of the numbers that were not finite in the first step with any; one step later all are."""
+        finite = self._not_finite.isfinite().tolist()
         return [name for name, fine in zip(NAMES, finite, strict=True) if not fine]
 
     def rates(self, step: int) -> dict[str, float]:
@@ -193,22 +193,22 @@ class Stepper:
         return {name: learning_rate(peaks[name], final, step, self._warmup, self.steps) for name in GROUPS}
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a step changes, by name, as the live tensors."""
+        """The live tensors that a step changes, by name."""
         return state_tensors(self.model, self.optimiser)
 
     @torch.no_grad()
     def restore_(self, state: dict[str, Tensor]) -> None:
-        """Write a state into the live tensors, which a captured graph keeps reading."""
+        """Copy a state into the live tensors, which a captured graph keeps reading."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
     def _rows(self, step: int) -> Rows:
-        """The pairs of a step that belong to this process."""
+        """The share of a step's pairs that this process takes."""
         size = self.training.batch_size // self.world
         return self.order(step)[self.rank * size : (self.rank + 1) * size]
 
     def _work(self) -> None:
-        """Loss, gradients, one step of the optimiser, constraints: only work on the device, nothing of the host's."""
+        """Loss, gradients, one step of the optimiser, constraints: all on the device."""
         self.optimiser.zero_grad(set_to_none=True)
         latlon = self.batch.latlon
         if self.training.jitter_degrees:
@@ -222,10 +222,10 @@ class Stepper:
         self.model.constrain_()
         values = torch.stack([*(term.detach() for term in terms), norm.detach()])
         self._sums += values
-        self._astray.copy_(torch.where(self._astray.isfinite().all(), values, self._astray))
+        self._not_finite.copy_(torch.where(self._not_finite.isfinite().all(), values, self._not_finite))
 
     def _average_gradients(self) -> None:
-        """One message for all gradients; wrapping the model would ask every parameter to take part in every recipe."""
+        """Average in one message; DistributedDataParallel would need every parameter to take part in every recipe."""
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
@@ -246,7 +246,7 @@ class Stepper:
             group["lr"] = rates[group["name"]]
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Record the step once; the warm-up's own steps are undone."""
+        """Capture the step as a graph; the steps of the warm-up are undone."""
         kept = {name: tensor.clone() for name, tensor in self.state().items()}
         self.data.fill(self.batch, self._rows(0))
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -260,18 +260,18 @@ class Stepper:
             self._work()
         self.restore_(kept)
         self._sums.zero_()
-        self._astray.zero_()
+        self._not_finite.zero_()
         return graph
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """The seed of everything random in a step."""
+    """The seed of all randomness within a step."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 @contextlib.contextmanager
 def numerics(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Matrix products as the recipe wants them; the caller's settings and random state are put back afterwards."""
+    """Set the precision of matrix products; the caller's settings and random state are restored afterwards."""
     before = torch.get_float32_matmul_precision()
     on_gpu = device.type == "cuda"
     torch.set_float32_matmul_precision("high" if on_gpu and precision in ("tf32", "bf16") else "highest")
