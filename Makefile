@@ -14,7 +14,11 @@ demo: ## the shipped model at work, a small one trained, both compared: demo/ind
 
 test: ## the test suite, two processes
 	@tools/setup dev
-	@$(BIN)/python -m pytest -n 2 -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-oldest: ## the suite with the lowest versions that pyproject.toml admits (torch as in constraints.txt)
+	@tools/setup dev
+	@tools/test_oldest -n 2
 
 test-slow: ## suites that take minutes: memory at a million points
 	@tools/setup dev
@@ -82,4 +86,4 @@ clean: ## remove the virtual environment and what tools left behind
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: audit coverage docs explorer figures fuzz help demo test test-slow test-faults house journeys mutation check constraints clean
+.PHONY: audit coverage docs explorer figures fuzz help demo test test-oldest test-slow test-faults house journeys mutation check constraints clean
