@@ -15,6 +15,7 @@ import torch
 from tessearth.errors import MissingExtraError, OutputError
 from tessearth.evaluation import runner
 from tessearth.evaluation.plan import build_plan
+from tessearth.evaluation.references import REFERENCES
 from tessearth.evaluation.runner import Runner
 from tessearth.storage import workers
 from tessearth.storage.workers import open_pool, side_by_side
@@ -59,7 +60,7 @@ def test_scores_do_not_depend_on_how_many_work(monkeypatch: pytest.MonkeyPatch) 
     found = []
     for count in (1, 3):
         monkeypatch.setattr(runner, "side_by_side", lambda work, items, _, n=count: side_by_side(work, items, n))
-        made = Runner(plan, ["ridge", "knn"], torch.device("cpu")).run(groups, True, {}, lambda *_: None)
+        made = Runner(plan, ["ridge", "knn"], torch.device("cpu")).run(groups, tuple(REFERENCES), {}, lambda *_: None)
         found.append((made.results.scores, made.results.breakdowns))
     assert found[0] == found[1]
 

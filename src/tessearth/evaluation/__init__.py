@@ -8,7 +8,7 @@ alone, so that every table shows what an encoder adds. `evaluate` runs all of th
 
 from tessearth.evaluation.metrics import METRICS, PerClass, accuracy, per_class, r2, score
 from tessearth.evaluation.probes import PROBES, Probe, build_probe
-from tessearth.evaluation.references import REFERENCES, Reference, build_reference
+from tessearth.evaluation.references import REFERENCES, build_reference
 from tessearth.evaluation.results import Difference, Results, compare, read_results, write_results
 from tessearth.evaluation.runner import evaluate
 from tessearth.evaluation.splits import SPLITS, Split, block_ids, build_splits, check_no_leak
@@ -23,7 +23,6 @@ __all__ = [
     "Difference",
     "PerClass",
     "Probe",
-    "Reference",
     "Results",
     "Split",
     "Task",

@@ -31,7 +31,7 @@ Codes = npt.NDArray[np.int64]
 
 TOP = (1, 3, 5, 10)
 SCORES_AT_ONCE = 2**22
-"""Class scores held at once: 16 MB of float32, and a few arrays as large beside it."""
+"""Class scores held at once: 16 MB of float32, and a few more arrays of that size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,8 @@ def fit_prior(
 ) -> GeoPrior:
     """Fit the prior to embeddings (N, D) of the places where classes (N,) were seen, by Adam.
 
-    The gradient is written down instead of recorded, so a step holds one array of batch by classes. `on_epoch` is told
-    the number of epochs done and their mean loss.
+    The gradient is in closed form instead of recorded, so a step holds one array of batch by classes. `on_epoch` gets
+    the number of finished epochs and the mean loss of the last.
     """
     settings = settings or PriorSettings()
     where = torch.device(device)
@@ -274,7 +274,7 @@ def read_scores(path: str | PathLike[str]) -> Iterator[npt.NDArray[np.float32]]:
 
 
 def has_scores(path: str | PathLike[str]) -> bool:
-    """Whether a file holds image scores beside its sightings."""
+    """Whether a file holds image scores next to its sightings."""
     return Path(path).suffix.lower() == ".npz" and _has_scores(path)
 
 

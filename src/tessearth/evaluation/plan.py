@@ -102,15 +102,18 @@ def build_plan(
     )
 
 
-def name_tasks(names: Sequence[str] | None, data_dir: Path | str | None = None) -> list[str]:
-    """Task names spelled out: none are the embedded ones; "embedded" and "range" (those found) stand for several."""
-    spelled: list[str] = []
-    for name in ["embedded"] if names is None else names:
-        if name == "range" and data_dir is None:
-            raise ConfigError("the tasks named range are the published csv files; say where they are with data_dir")
-        several = {"embedded": lambda: list(LABELS), "range": lambda: available_files(str(data_dir))}
-        spelled += several[name]() if name in several else [name]
-    return list(dict.fromkeys(spelled))
+def name_tasks(tasks: Iterable[str | Task] | None, data_dir: Path | str | None = None) -> list[str | Task]:
+    """Tasks, each name once; None are the embedded ones, and "embedded" and "range" (those found) stand for several."""
+    listed = [tasks] if isinstance(tasks, str | Task) else list(["embedded"] if tasks is None else tasks)
+    if not listed:
+        raise ConfigError("no task was named; there must be at least one")
+    if "range" in [task for task in listed if isinstance(task, str)] and data_dir is None:
+        raise ConfigError("the tasks named range are the published csv files; say where they are with data_dir")
+    named: list[str | Task] = []
+    for task in listed:
+        names = list(LABELS) if task == "embedded" else available_files(str(data_dir)) if task == "range" else [task]
+        named += [name for name in names if isinstance(name, Task) or name not in named]
+    return named
 
 
 def check_draw(task: Task, rows: Split) -> str | None:

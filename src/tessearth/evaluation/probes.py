@@ -7,8 +7,9 @@
 Features are (N, D) and finite; a target is codes (whole numbers) or numbers, (N,).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,58 +38,50 @@ DISTANCES_AT_ONCE = 2**24
 """Distances held at once: 64 MB of float32."""
 
 
-class Probe(Protocol):
-    """Features and a target in, predictions out."""
+class Probe(abc.ABC):
+    """Features and a target in, predictions out.
 
+    With `few`, a probe that is cross-validated takes fewer folds than the protocol's where labels are too few.
+    """
+
+    def __init__(self, kind: Kind, *, few: bool = False, seed: int = 0, device: torch.device | str = "cpu") -> None:
+        self.kind, self.few, self.seed = kind, few, seed
+        self.device = torch.device(device)
+
+    @abc.abstractmethod
     def fit(self, features: Array, target: Array) -> Self:
         """Learn the target (N,) from features (N, D)."""
 
+    @abc.abstractmethod
     def predict(self, features: Array) -> Array:
         """Features (M, D) to codes or numbers (M,)."""
 
-    def score(self, features: Array, target: Array) -> float:
-        """Accuracy for classes, R2 for numbers."""
-
+    @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
         """The settings, and what fitting chose, ready for JSON."""
-
-
-class _Scored:
-    """What every probe shares: its kind, and the score that kind is judged by."""
-
-    def __init__(self, kind: Kind, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
-        self.kind = kind
-        self.seed = seed
-        self.device = torch.device(device)
-
-    def predict(self, features: Array) -> Array:
-        raise NotImplementedError
 
     def score(self, features: Array, target: Array) -> float:
         """Accuracy for classes, R2 for numbers."""
         return metrics.score(self.kind, np.asarray(target), self.predict(features))
 
 
-class RidgeProbe(_Scored):
+class RidgeProbe(Probe):
     """The protocol's probe: features to [0, 1], the penalty by cross-validation (`ridge`).
 
     With few labels the protocol's folds may not exist; `few` then takes as many as there are rows of the largest class,
-    and the middle penalty without any folds when even two are too many. What was used is described.
+    and the middle penalty without any folds when even two are too many. `describe` says what was used.
     """
 
     fitted: RidgeFit | None = None
     folds = 0
-
-    def __init__(self, kind: Kind, *, few: bool = False, seed: int = 0, device: torch.device | str = "cpu") -> None:
-        super().__init__(kind, seed=seed, device=device)
-        self.few = few
 
     def fit(self, features: Array, target: Array) -> Self:
         """Learn the target (N,) from features (N, D)."""
         self.folds = CLASSIFIER_FOLDS if self.kind == "classify" else REGRESSION_FOLDS
         alphas: tuple[float, ...] = ALPHAS
         if self.few:
-            self.folds = min(self.folds, _possible_folds(self.kind, np.asarray(target)))
+            counts = np.unique(target, return_counts=True)[1]
+            self.folds = min(self.folds, int(counts.max()) if self.kind == "classify" else len(target) // 2)
             if self.folds < 2:
                 self.folds, alphas = 1, ALPHAS[1:2]
         fit = fit_ridge_classifier if self.kind == "classify" else fit_ridge_regression
@@ -97,21 +90,15 @@ class RidgeProbe(_Scored):
 
     def predict(self, features: Array) -> Array:
         """Features (M, D) to codes or numbers (M,)."""
-        fitted: RidgeFit = _fitted(self.fitted)
-        return fitted.predict(features).reshape(len(features))
+        ridge: RidgeFit = fitted(self.fitted)
+        return ridge.predict(features).reshape(len(features))
 
     def describe(self) -> dict[str, Any]:
         """The penalty chosen and the score of every penalty in cross-validation."""
-        fitted: RidgeFit = _fitted(self.fitted)
-        return {
-            "probe": "ridge",
-            "folds": self.folds,
-            "alpha": float(fitted.alpha[0]),
-            "fold_scores": None if self.folds == 1 else fitted.fold_scores[:, 0].tolist(),
-        }
+        return _describe_ridge(fitted(self.fitted), 0, self.folds)
 
 
-class NeighbourProbe(_Scored):
+class NeighbourProbe(Probe):
     """The nearest rows by Euclidean distance: their most frequent class (the lowest code of several), or their mean."""
 
     neighbours = 8
@@ -126,7 +113,7 @@ class NeighbourProbe(_Scored):
 
     def predict(self, features: Array) -> Array:
         """Features (M, D) to codes or numbers (M,)."""
-        known, target = _fitted(self.rows)
+        known, target = fitted(self.rows)
         at_once = max(1, DISTANCES_AT_ONCE // len(known))
         parts = torch.split(self._move(features), at_once)
         nearest = [torch.cdist(part, known).topk(self.neighbours, largest=False).indices for part in parts]
@@ -134,14 +121,14 @@ class NeighbourProbe(_Scored):
         return values.mean(1) if self.kind == "regress" else vote(values, np.ones(values.shape))
 
     def describe(self) -> dict[str, Any]:
-        """How many neighbours were asked."""
+        """The number of neighbours."""
         return {"probe": "knn", "neighbours": self.neighbours}
 
     def _move(self, features: Array) -> Tensor:
         return torch.as_tensor(features, dtype=torch.float32, device=self.device)
 
 
-class MlpProbe(_Scored):
+class MlpProbe(Probe):
     """A network of one hidden layer on standardised features, trained by Adam for a fixed number of epochs.
 
     With few rows there are as many epochs more as make up `fewest_steps`.
@@ -171,7 +158,7 @@ class MlpProbe(_Scored):
 
     def predict(self, features: Array) -> Array:
         """Features (M, D) to codes or numbers (M,)."""
-        model = _fitted(self.model)
+        model = fitted(self.model)
         x = torch.as_tensor(features, dtype=torch.float32, device=self.device)
         with torch.inference_mode():
             value = model((x - self.middle) / self.spread)
@@ -194,7 +181,7 @@ class MlpProbe(_Scored):
         return torch.as_tensor(scaled, dtype=torch.float32, device=self.device)
 
     def _train(self, model: nn.Sequential, x: Tensor, y: Tensor) -> None:
-        loss = F.cross_entropy if self.kind == "classify" else _squared_error
+        classify = self.kind == "classify"
         optimiser = torch.optim.AdamW(model.parameters(), self.learning_rate, weight_decay=self.weight_decay)
         batches = -(-len(x) // self.batch)
         epochs = max(self.epochs, -(-self.fewest_steps // batches))
@@ -203,24 +190,23 @@ class MlpProbe(_Scored):
         for _ in range(epochs):
             for rows in torch.split(torch.randperm(len(x), device=self.device), self.batch):
                 optimiser.zero_grad()
-                torch.autograd.backward(loss(model(x[rows]), y[rows]))
+                value = model(x[rows])
+                loss = F.cross_entropy(value, y[rows]) if classify else F.mse_loss(value[:, 0], y[rows])
+                torch.autograd.backward(loss)
                 optimiser.step()
                 schedule.step()
         model.eval()
 
 
-PROBES: Registry[Callable[..., Probe]] = Registry(
-    "probe", {"ridge": RidgeProbe, "knn": NeighbourProbe, "mlp": MlpProbe}
-)
-"""Names to probes; each is called with the kind of the task, and with `seed=` and `device=`."""
+PROBES: Registry[type[Probe]] = Registry("probe", {"ridge": RidgeProbe, "knn": NeighbourProbe, "mlp": MlpProbe})
+"""Names to probes; each is made from the kind of the task."""
 
 
 def build_probe(
-    name: str, kind: Kind, *, seed: int = 0, device: torch.device | str = "cpu", few: bool = False
+    name: str, kind: Kind, *, few: bool = False, seed: int = 0, device: torch.device | str = "cpu"
 ) -> Probe:
-    """An unfitted probe by name; `few` lets ridge take fewer folds than the protocol when labels are too few."""
-    make = PROBES[name]
-    return make(kind, seed=seed, device=device, **({"few": few} if make is RidgeProbe else {}))
+    """An unfitted probe by name."""
+    return PROBES[name](kind, few=few, seed=seed, device=device)
 
 
 def vote(values: Array, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -233,22 +219,15 @@ def vote(values: Array, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.int6
     return found
 
 
-def _possible_folds(kind: Kind, target: Array) -> int:
-    return int(np.unique(target, return_counts=True)[1].max()) if kind == "classify" else len(target) // 2
-
-
-def _squared_error(value: Tensor, target: Tensor) -> Tensor:
-    return F.mse_loss(value[:, 0], target)
-
-
-def _fitted(part: Any) -> Any:
+def fitted(part: Any) -> Any:
+    """A part that `fit` makes, when it is there."""
     if part is None:
-        raise ConfigError("the probe has not been fitted yet")
+        raise ConfigError("this has not been fitted yet: call fit first")
     return part
 
 
 class Outcome(NamedTuple):
-    """What a probe said of one task, or why it could not."""
+    """What a probe predicts for one task, or why it could not."""
 
     task: Task
     prediction: Array | None
@@ -258,7 +237,7 @@ class Outcome(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """Features of the rows learned from and tested on."""
+    """Features of the rows learned from and tested on, or their places for a reference."""
 
     train: Array
     test: Array
@@ -267,41 +246,37 @@ class Sides(NamedTuple):
 def run_probe(
     name: str, tasks: Sequence[Task], sides: Sides, rows: Split, *, few: bool, device: torch.device
 ) -> list[Outcome]:
-    """One probe on every task of a draw; features are (N, D) on either side."""
+    """One probe on every task of a draw; ridge regressions are solved together."""
     shared = [task for task in tasks if task.kind == "regress" and name == "ridge" and not few]
-    alone = [task for task in tasks if not any(task is other for other in shared)]
+    others = [task for task in tasks if not any(task is other for other in shared)]
     return [
-        *(_ridge_together(shared, sides, rows, device) if shared else []),
-        *(_alone(name, task, sides, rows, few, device) for task in alone),
+        *(_run_ridges(shared, sides, rows, device) if shared else []),
+        *(run_alone(build_probe(name, task.kind, device=device, few=few), task, sides, rows) for task in others),
     ]
 
 
-def _ridge_together(tasks: Sequence[Task], sides: Sides, rows: Split, device: torch.device) -> list[Outcome]:
-    targets = np.stack([task.target[rows.train] for task in tasks], axis=1)
-    try:
-        fitted = fit_ridge_regression(sides.train, targets, device=device)
-    except TessearthError as error:
-        return [Outcome(task, None, {}, str(error)) for task in tasks]
-    prediction = fitted.predict(sides.test)
-    return [
-        Outcome(
-            task,
-            prediction[:, column],
-            {
-                "probe": "ridge",
-                "folds": REGRESSION_FOLDS,
-                "alpha": float(fitted.alpha[column]),
-                "fold_scores": fitted.fold_scores[:, column].tolist(),
-            },
-        )
-        for column, task in enumerate(tasks)
-    ]
-
-
-def _alone(name: str, task: Task, sides: Sides, rows: Split, few: bool, device: torch.device) -> Outcome:
-    probe = build_probe(name, task.kind, device=device, few=few)
+def run_alone(probe: Probe, task: Task, sides: Sides, rows: Split) -> Outcome:
+    """One unfitted probe on one task."""
     try:
         probe.fit(sides.train, task.target[rows.train])
         return Outcome(task, probe.predict(sides.test), probe.describe())
     except TessearthError as error:
         return Outcome(task, None, {}, str(error))
+
+
+def _run_ridges(tasks: Sequence[Task], sides: Sides, rows: Split, device: torch.device) -> list[Outcome]:
+    targets = np.stack([task.target[rows.train] for task in tasks], axis=1)
+    try:
+        ridge = fit_ridge_regression(sides.train, targets, device=device)
+    except TessearthError as error:
+        return [Outcome(task, None, {}, str(error)) for task in tasks]
+    prediction = ridge.predict(sides.test)
+    return [
+        Outcome(task, prediction[:, column], _describe_ridge(ridge, column, REGRESSION_FOLDS))
+        for column, task in enumerate(tasks)
+    ]
+
+
+def _describe_ridge(ridge: RidgeFit, column: int, folds: int) -> dict[str, Any]:
+    scores = None if folds == 1 else ridge.fold_scores[:, column].tolist()
+    return {"probe": "ridge", "folds": folds, "alpha": float(ridge.alpha[column]), "fold_scores": scores}

@@ -1,63 +1,29 @@
-"""References: what can be had from the coordinates alone, shown in every table beside the encoders.
+"""References: what can be had from the coordinates alone, shown in every table next to the encoders.
 
 An encoder that does not beat inverse distance has learned a map of its labels' neighbourhood; one that does not beat
 the untrained network owes its score to the probe.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tessearth.errors import ConfigError, DataError
-from tessearth.evaluation import metrics
-from tessearth.evaluation.probes import RidgeProbe, vote
+from tessearth.errors import DataError
+from tessearth.evaluation.probes import Array, Probe, RidgeProbe, fitted, vote
 from tessearth.packages import require
 from tessearth.registry import Registry
 from tessearth.settings import Kind
-from tessearth.sphere.coordinates import as_places
+from tessearth.sphere.coordinates import Floats, as_places
 from tessearth.sphere.geometry import latlon_to_xyz
-
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
 
 COINCIDENT = 1e-9
 """Radians (6 mm): neighbours nearer than that count as this near."""
 
 
-class Reference(Protocol):
-    """Places and a target in, predictions out."""
-
-    def fit(self, latlon: Floats, target: Array) -> Self:
-        """Learn the target (N,) at places (N, 2)."""
-
-    def predict(self, latlon: Floats) -> Array:
-        """Places (M, 2) to codes or numbers (M,)."""
-
-    def score(self, latlon: Floats, target: Array) -> float:
-        """Accuracy for classes, R2 for numbers."""
-
-    def describe(self) -> dict[str, Any]:
-        """The settings, ready for JSON."""
-
-
-class _Scored:
-    def __init__(self, kind: Kind, *, seed: int = 0) -> None:
-        self.kind = kind
-        self.seed = seed
-
-    def predict(self, latlon: Floats) -> Array:
-        raise NotImplementedError
-
-    def score(self, latlon: Floats, target: Array) -> float:
-        """Accuracy for classes, R2 for numbers."""
-        return metrics.score(self.kind, np.asarray(target), self.predict(latlon))
-
-
-class Majority(_Scored):
+class Majority(Probe):
     """The most frequent class, or the mean, everywhere."""
 
     value: Any = None
@@ -73,14 +39,14 @@ class Majority(_Scored):
 
     def predict(self, latlon: Floats) -> Array:
         """The same value for all places (M, 2), (M,)."""
-        return np.full(len(latlon), _fitted(self.value))
+        return np.full(len(latlon), fitted(self.value))
 
     def describe(self) -> dict[str, Any]:
         """The value itself."""
-        return {"reference": "majority" if self.kind == "classify" else "mean", "value": _fitted(self.value).item()}
+        return {"reference": "majority" if self.kind == "classify" else "mean", "value": fitted(self.value).item()}
 
 
-class InverseDistance(_Scored):
+class InverseDistance(Probe):
     """The nearest places by great circle, weighted by 1 / distance: their mean, or the class with the most weight."""
 
     neighbours = 8
@@ -96,13 +62,13 @@ class InverseDistance(_Scored):
 
     def predict(self, latlon: Floats) -> Array:
         """Places (M, 2) to codes or numbers (M,)."""
-        chord, index = _fitted(self.tree).query(_xyz(latlon).numpy(), k=self.neighbours)
+        chord, index = fitted(self.tree).query(_xyz(latlon).numpy(), k=self.neighbours)
         weights = 1 / np.maximum(2 * np.arcsin(np.minimum(chord / 2, 1)), COINCIDENT)
         values = self.target[index]
         return np.average(values, axis=1, weights=weights) if self.kind == "regress" else vote(values, weights)
 
     def describe(self) -> dict[str, Any]:
-        """How many neighbours were asked, and how they are weighted."""
+        """The number of neighbours, and the power of their distance."""
         return {"reference": "inverse-distance", "neighbours": self.neighbours, "power": 1}
 
 
@@ -136,50 +102,39 @@ class RandomFeatures(nn.Module):
         return np.asarray(torch.cat(parts).numpy())
 
 
-class RandomNetwork(_Scored):
+class RandomNetwork(Probe):
     """The protocol's ridge probe on the untrained network's features."""
 
     probe: RidgeProbe | None = None
 
-    def __init__(self, kind: Kind, *, seed: int = 0, few: bool = False) -> None:
-        super().__init__(kind, seed=seed)
-        self.few = few
-        self.features = RandomFeatures(seed=seed)
-
     def fit(self, latlon: Floats, target: Array) -> Self:
         """Learn the target (N,) at places (N, 2)."""
-        self.probe = RidgeProbe(self.kind, few=self.few).fit(self.features.embed(latlon), target)
+        self.network = RandomFeatures(seed=self.seed)
+        self.probe = RidgeProbe(self.kind, few=self.few).fit(self.network.embed(latlon), target)
         return self
 
     def predict(self, latlon: Floats) -> Array:
         """Places (M, 2) to codes or numbers (M,)."""
-        probe: RidgeProbe = _fitted(self.probe)
-        return probe.predict(self.features.embed(latlon))
+        probe: RidgeProbe = fitted(self.probe)
+        return probe.predict(self.network.embed(latlon))
 
     def describe(self) -> dict[str, Any]:
         """The seed, and what the probe chose."""
-        probe: RidgeProbe = _fitted(self.probe)
+        probe: RidgeProbe = fitted(self.probe)
         return {"reference": "random-features", "seed": self.seed, **probe.describe()}
 
 
-REFERENCES: Registry[Callable[..., Reference]] = Registry(
+REFERENCES: Registry[type[Probe]] = Registry(
     "reference",
     {"majority": Majority, "inverse-distance": InverseDistance, "random-features": RandomNetwork},
 )
-"""Names to references; each is called with the kind of the task, and with `seed=`."""
+"""Names to references, which are probes of places (N, 2); each is made from the kind of the task."""
 
 
-def build_reference(name: str, kind: Kind, *, seed: int = 0, few: bool = False) -> Reference:
-    """An unfitted reference by name; `few` lets its ridge probe take fewer folds when labels are too few."""
-    make = REFERENCES[name]
-    return make(kind, seed=seed, **({"few": few} if make is RandomNetwork else {}))
+def build_reference(name: str, kind: Kind, *, few: bool = False, seed: int = 0) -> Probe:
+    """An unfitted reference by name."""
+    return REFERENCES[name](kind, few=few, seed=seed)
 
 
 def _xyz(latlon: Floats) -> Tensor:
     return latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(as_places(latlon))))
-
-
-def _fitted(part: Any) -> Any:
-    if part is None:
-        raise ConfigError("the reference has not been fitted yet")
-    return part

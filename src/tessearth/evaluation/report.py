@@ -118,7 +118,7 @@ MAPS_CM, MAPS_DPI = 24.0, 170
 EXTREMES = 5
 """How many of the best and of the worst classes are listed."""
 FEWEST_ROWS = 10
-"""Classes tested on fewer rows are not listed: a share of so few says little."""
+"""Classes tested on fewer rows are not listed: their share of right answers is mostly chance."""
 
 
 def write_report(

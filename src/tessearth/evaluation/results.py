@@ -19,7 +19,7 @@ SCHEMA = 1
 """Raised whenever a reader of the last version would misread what is written."""
 FILE_NAME = "results.json"
 OWN_PROBE = "own"
-"""The probe of a reference: it brings its own way to predict, and stands beside the models of every probe."""
+"""The probe of a reference: it predicts without one, and is in the tables of every probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +304,7 @@ def best_model(results: Results) -> str | None:
 
 
 def mark(rows: Sequence[tuple[bool, Cell | None]]) -> list[Mark]:
-    """Best and second of the encoders in a column; references compete with nobody, but are marked where they beat all.
+    """Best and second of the encoders in a column; references do not compete, and are marked where they beat all.
 
     Each row is whether it is a reference, and its cell. Equal means share a mark; one encoder alone gets none.
     """

@@ -1,4 +1,4 @@
-"""`evaluate`: every model on every task and split, with the references beside them.
+"""`evaluate`: every model on every task and split, next to references that know the coordinates alone.
 
 Each distinct set of places is embedded once per model and kept in the cache; regressions at the same places are solved
 together. What cannot run (an unknown task, one class, a constant target, a model that cannot be read) is one line of
@@ -8,11 +8,11 @@ the results, and everything else runs.
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from tessearth.errors import ConfigError, DataError, TessearthError, UnknownName
 from tessearth.evaluation import metrics
 from tessearth.evaluation.metrics import class_table, continent_table, find_continents
 from tessearth.evaluation.plan import Draw, Group, Plan, build_plan, embed_places, find_embeddings, name_tasks
-from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_probe
+from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_alone, run_probe
 from tessearth.evaluation.references import REFERENCES, RandomFeatures, RandomNetwork, build_reference
 from tessearth.evaluation.results import (
     FILE_NAME,
@@ -104,14 +104,14 @@ Array = npt.NDArray[Any]
 
 
 class Progress(Protocol):
-    """Called with how many scores there are, of how many, and what is being worked on."""
+    """Called with the number of scores found, that of all, and what is being worked on."""
 
     def __call__(self, done: int, total: int | None, note: str = "") -> None:
         """Show where the work stands."""
 
 
 class Prediction(NamedTuple):
-    """What a model said of the rows that a detailed draw tests on."""
+    """What a model predicts for the rows that a detailed draw tests on."""
 
     task: Task
     split: str
@@ -152,7 +152,7 @@ class Recorder:
         self.progress(self.done, self.total, note)
 
     def skip_member(self, label: str, number: int, reason: str, done: int) -> None:
-        """Note a model, or a member of one, that cannot be run; nothing that it said before it failed stays."""
+        """Note a model, or a member of one, that cannot be run, and drop the scores it had before it failed."""
         self.skipped.append(Skipped(model=label, reason=reason))
         self.scores = [row for row in self.scores if (row.model, row.member) != (label, number)]
         if number == 0:
@@ -220,8 +220,6 @@ class Recorder:
             return None
 
 
-Made = TypeVar("Made")
-
 DEFAULT_SPLITS = ("random", "10deg")
 DEFAULT_PROBES = ("ridge",)
 SIDE_BY_SIDE = frozenset(("ridge", "knn"))
@@ -250,13 +248,17 @@ def evaluate(
     `benchmark` is a file of the embedded labels made elsewhere, `data_dir` the folder of the published csv files.
     `maps` are the labels of the models to draw (default: the best one; an empty list draws none).
     """
-    groups, names = read_models(models, REFERENCES if references else ()), _spelled(tasks, data_dir)
+    compared = tuple(REFERENCES) if references else ()
+    groups, names = read_models(models, compared), name_tasks(tasks, data_dir)
     for name in probes:
-        PROBES[name]  # an unknown probe is said before any work
-    _check_maps(maps or (), [group.label for group in groups] + list(REFERENCES if references else ()))
+        PROBES[name]  # an unknown probe is refused before any work
+    labels = [*(group.label for group in groups), *compared]
+    for label in maps or ():
+        if label not in labels:
+            raise UnknownNameError(f"no model to draw is called {label!r}{did_you_mean(label, labels)}")
     chosen = find_device(device)
     arguments = {
-        "models": {group.label: [_spoken(member) for member in group.members] for group in groups},
+        "models": {group.label: [_name_of(member) for member in group.members] for group in groups},
         "tasks": [task.name if isinstance(task, Task) else task for task in names],
         "splits": list(splits),
         "probes": list(probes),
@@ -264,10 +266,11 @@ def evaluate(
         "data_dir": data_dir,
         "benchmark": benchmark,
     }
-    with _folder(out):
+    busy = ConfigError(f"another evaluation is writing to {out}; choose another folder")
+    with contextlib.nullcontext() if out is None else locked_folder(Path(out), busy=busy):
         plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark)
         runner = Runner(plan, probes, chosen, EmbeddingCache() if cache else None)
-        found = runner.run(groups, references, to_json(arguments), progress or _silent)
+        found = runner.run(groups, compared, to_json(arguments), progress or _silent)
         if out is not None:
             from tessearth.evaluation.report import write_report
 
@@ -292,19 +295,19 @@ class Runner:
         self.plan, self.probes, self.device, self.cache = plan, probes, device, cache
 
     def run(
-        self, groups: Sequence[ModelGroup], references: bool, arguments: dict[str, Any], progress: Progress
+        self, groups: Sequence[ModelGroup], references: Sequence[str], arguments: dict[str, Any], progress: Progress
     ) -> Found:
         """Every model, then the references; one error when there is nothing to show."""
         if not self.plan.groups:
             raise DataError(f"no task can be evaluated: {_first_reason(self.plan.skipped)}")
         start, created = time.perf_counter(), datetime.now(UTC)
-        units, beside = self.plan.units(), tuple(REFERENCES) if references else ()
-        total = units * (len(self.probes) * sum(len(group.members) for group in groups) + len(beside))
+        members = sum(len(group.members) for group in groups)
+        total = self.plan.units() * (len(self.probes) * members + len(references))
         recorder = Recorder(self.plan, total, progress)
         models = [model for group in groups if (model := self._run_model(group, recorder)).members]
         if not recorder.scores:
             raise DataError(f"no model can be evaluated: {_first_reason(recorder.skipped[len(self.plan.skipped) :])}")
-        models += [self._run_reference(name, recorder) for name in beside]
+        models += [self._run_reference(name, recorder) for name in references]
         recorder.show("done")
         results = Results(
             schema=SCHEMA,
@@ -339,14 +342,13 @@ class Runner:
         embeddings = find_embeddings(embedder, self.plan, self.cache)
         start = time.perf_counter()
 
-        def work(at: tuple[Group, Draw]) -> list[tuple[str, Outcome]]:
-            return [(name, outcome) for name in self.probes for outcome in self._probe(name, *at, embeddings.at)]
+        def work(at: tuple[Group, Draw]) -> list[tuple[Source, Outcome]]:
+            group, draw = at
+            sources = [Source(label, number, name, number == 0 and name == self.probes[0]) for name in self.probes]
+            features = embeddings.at[group.places]
+            return [(source, one) for source in sources for one in self._probe(source.probe, draw, features)]
 
-        for (group, draw), outcomes in zip(self._draws(), self._side_by_side(work), strict=True):
-            for probe, outcome in outcomes:
-                source = Source(label, number, probe, detailed=number == 0 and probe == self.probes[0])
-                recorder.take(source, group, draw, outcome)
-            recorder.show(f"{label}: {draw.rows.name}")
+        self._run_draws(label, work, recorder)
         return Member(
             name=embedder.name,
             fingerprint=embeddings.fingerprint,
@@ -363,13 +365,16 @@ class Runner:
         features = embed_places(self.plan, lambda key: network.embed(self.plan.places[key].latlon)) if network else {}
         made = time.perf_counter() - start
 
-        def work(at: tuple[Group, Draw]) -> list[Outcome]:
-            return self._probe("ridge", *at, features) if features else [_ask(name, task, *at) for task in at[1].tasks]
+        def work(at: tuple[Group, Draw]) -> list[tuple[Source, Outcome]]:
+            group, draw = at
+            if features:
+                return [(source, one) for one in self._probe("ridge", draw, features[group.places])]
+            sides = Sides(group.latlon[draw.rows.train], group.latlon[draw.rows.test])
+            return [
+                (source, run_alone(build_reference(name, task.kind), task, sides, draw.rows)) for task in draw.tasks
+            ]
 
-        for (group, draw), outcomes in zip(self._draws(), self._side_by_side(work), strict=True):
-            for outcome in outcomes:
-                recorder.take(source, group, draw, outcome)
-            recorder.show(f"{name}: {draw.rows.name}")
+        self._run_draws(name, work, recorder)
         member = Member(
             name=name,
             fingerprint="",
@@ -380,54 +385,21 @@ class Runner:
         )
         return Model(label=name, members=(member,), reference=True)
 
-    def _probe(self, name: str, group: Group, draw: Draw, features: Mapping[str, Array]) -> list[Outcome]:
-        rows = features[group.places]
-        sides = Sides(rows[draw.rows.train], rows[draw.rows.test])
+    def _probe(self, name: str, draw: Draw, features: Array) -> list[Outcome]:
+        sides = Sides(features[draw.rows.train], features[draw.rows.test])
         return run_probe(name, draw.tasks, sides, draw.rows, few=draw.few, device=self.device)
 
-    def _side_by_side(self, work: Callable[[tuple[Group, Draw]], Made]) -> Iterator[Made]:
-        """Draws at the same time on several cores, but one by one on a GPU, and for probes that draw random numbers."""
+    def _run_draws(
+        self, label: str, work: Callable[[tuple[Group, Draw]], list[tuple[Source, Outcome]]], recorder: Recorder
+    ) -> None:
+        """Every draw: several at once on a CPU, one by one on a GPU and for probes that draw random numbers."""
+        draws = [(group, draw) for group in self.plan.groups for draw in group.draws]
         alone = self.device.type != "cpu" or not SIDE_BY_SIDE.issuperset(self.probes)
-        return side_by_side(work, self._draws(), 1 if alone else torch.get_num_threads())
-
-    def _draws(self) -> list[tuple[Group, Draw]]:
-        return [(group, draw) for group in self.plan.groups for draw in group.draws]
-
-
-def _ask(name: str, task: Task, group: Group, draw: Draw) -> Outcome:
-    """One reference on one task."""
-    latlon = group.latlon
-    reference = build_reference(name, task.kind)
-    try:
-        reference.fit(latlon[draw.rows.train], task.target[draw.rows.train])
-        return Outcome(task, reference.predict(latlon[draw.rows.test]), reference.describe())
-    except TessearthError as error:
-        return Outcome(task, None, {}, str(error))
-
-
-def _spelled(tasks: Iterable[str | Task] | None, data_dir: Path | str | None) -> list[str | Task]:
-    """Tasks with the names that stand for several spelled out."""
-    if tasks is None:
-        return list(name_tasks(None))
-    listed = [tasks] if isinstance(tasks, str | Task) else list(tasks)
-    if not listed:
-        raise ConfigError("no task was named; there must be at least one")
-    spelled: list[str | Task] = []
-    for task in listed:
-        spelled += [task] if isinstance(task, Task) else name_tasks([task], data_dir)
-    return [task for number, task in enumerate(spelled) if isinstance(task, Task) or task not in spelled[:number]]
-
-
-def _folder(out: str | PathLike[str] | None) -> contextlib.AbstractContextManager[None]:
-    if out is None:
-        return contextlib.nullcontext()
-    return locked_folder(Path(out), busy=ConfigError(f"another evaluation is writing to {out}; choose another folder"))
-
-
-def _check_maps(maps: Sequence[str], labels: Sequence[str]) -> None:
-    for label in maps:
-        if label not in labels:
-            raise UnknownNameError(f"no model to draw is called {label!r}{did_you_mean(label, labels)}")
+        found = side_by_side(work, draws, 1 if alone else torch.get_num_threads())
+        for (group, draw), outcomes in zip(draws, found, strict=True):
+            for source, outcome in outcomes:
+                recorder.take(source, group, draw, outcome)
+            recorder.show(f"{label}: {draw.rows.name}")
 
 
 def _first_reason(skipped: Sequence[Any]) -> str:
@@ -446,7 +418,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _spoken(model: Any) -> str:
+def _name_of(model: Any) -> str:
     return str(model) if isinstance(model, str | PathLike) else type(model).__name__
 
 

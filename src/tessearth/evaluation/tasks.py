@@ -1,8 +1,8 @@
 """Tasks as a table of rows: places, a target, and whether it is a class or a number.
 
 A task is named by the embedded benchmark ("koppen"), by the published csv files ("range/biome", read from a data
-folder), by a checkerboard ("checkerboard-1000"), or by a table of one's own ("mine.csv:target:classify"). Whatever a
-task cannot be evaluated for is one TessearthError from `load_task`, so a run can name it, skip it and go on.
+folder), by a checkerboard ("checkerboard-1000"), or by a table of your own ("mine.csv:target:classify"). A task that
+cannot be evaluated is one TessearthError from `load_task`, so that a run can name it, skip it and go on.
 """
 
 import typing
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def unit(self) -> str:
-        """What a colour bar of its numbers says."""
+        """The label of a colour bar of its numbers."""
         return f"{self.name} ({self.about['unit']})" if self.about.get("unit") else self.name
 
 

@@ -83,7 +83,7 @@ def write_figure(kind: str, request: Request, path: str | PathLike[str], dpi: in
 
 
 def _on_map(paint: Callable[[Any, Request], str], request: Request, below_cm: float = 0.35) -> Any:
-    """A figure of one map: `paint` draws on its axis and says its title."""
+    """A figure of one map: `paint` draws on its axis and returns its title."""
     figure, axis = request.map_figure(below_cm)
     axis.set_title(paint(axis, request))
     return figure

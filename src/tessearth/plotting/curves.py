@@ -20,7 +20,7 @@ VARIED = {
 }
 """What the axis of a varied quantity is called."""
 SPLITS = {"random": "at random", "10deg": "whole blocks of 10°"}
-"""How places were held out, as a legend says it."""
+"""How places were held out, in the words of a legend."""
 ABOVE: dict[str, Any] = {"frameon": False, "loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "borderpad": 0.1}
 """Legends stand above their axis, where no curve can run through them."""
 MARKERS = ("o", "s", "^", "D", "v", "P")

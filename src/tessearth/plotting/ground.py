@@ -53,7 +53,7 @@ def show_pixels(axis: Any, pixels: Pixels, values: npt.NDArray[Any], zorder: flo
 
 
 def fade_sea(colours: Floats, land: npt.NDArray[np.bool_], strength: float = 0.75) -> Floats:
-    """Colours (..., 3) mixed with white where there is no land: what a model says there is a guess."""
+    """Colours (..., 3) mixed with white where there is no land: a model trained on land guesses there."""
     return np.where(land[..., None], colours, (1 - strength) * colours + strength)
 
 
@@ -145,12 +145,12 @@ def _label_region(axis: Any, view: View, parallels: Floats, meridians: Floats) -
 
 def _crossing(points: Floats, axis: int, level: float) -> float | None:
     """Where a line of the map first passes a level of x (axis 0) or y (1), the other coordinate; None if nowhere."""
-    beside = points[:, axis] - level
-    passes = np.flatnonzero(beside[:-1] * beside[1:] < 0)
+    offset = points[:, axis] - level
+    passes = np.flatnonzero(offset[:-1] * offset[1:] < 0)
     if len(passes) == 0:
         return None
     i = passes[0]
-    share = beside[i] / (beside[i] - beside[i + 1])
+    share = offset[i] / (offset[i] - offset[i + 1])
     return float(points[i, 1 - axis] + share * (points[i + 1, 1 - axis] - points[i, 1 - axis]))
 
 
