@@ -232,7 +232,7 @@ def test_a_large_store_is_verified_before_it_is_trained_on(
     content = bytearray((tmp_path / "store" / "features.npy").read_bytes())
     content[-10] ^= 4
     (tmp_path / "store" / "features.npy").write_bytes(content)
-    monkeypatch.setattr(store, "VERIFY_AT_ONCE", 0)
+    monkeypatch.setattr(store, "VERIFIED_BYTES", 0)
     FeatureStore(tmp_path / "store")  # opening alone does not read gigabytes
     with pytest.raises(DataError, match="do not match their checksum"):
         pretrain(toy_recipe(steps=1), tmp_path / "run", store=tmp_path / "store", device="cpu")

@@ -119,12 +119,20 @@ def test_the_same_recipe_gives_the_same_bytes_whoever_reads(
     assert content(tmp_path / "again") == content(finished)
 
 
-def test_a_reading_process_that_is_killed_is_replaced(raster: Path, finished: Path, tmp_path: Path) -> None:
-    def kill_a_reader(done: int, total: int) -> None:
-        if done == CHUNK:
-            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+def test_a_reading_process_that_is_killed_is_replaced(
+    raster: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, killed = building._encode, []
 
-    build(make_recipe(raster), tmp_path / "again", processes=1, progress=kill_a_reader)
+    def kill_a_reader_and_encode(*chunk: object) -> object:
+        if not killed:
+            killed.append(multiprocessing.active_children()[0].pid or 0)
+            os.kill(killed[0], signal.SIGKILL)
+        return encode(*chunk)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(building, "_encode", kill_a_reader_and_encode)
+    build(make_recipe(raster), tmp_path / "again", processes=1)
+    assert killed
     assert content(tmp_path / "again") == content(finished)
 
 
@@ -261,7 +269,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
         FeatureStore(tmp_path / "store")
     seen: list[int] = []
     build(make_recipe(raster), tmp_path / "store", progress=lambda done, total: seen.append(done))
-    assert seen[0] == min(after * CHUNK, PLACES)
+    assert seen[0] >= min(after * CHUNK, PLACES)  # what was reported is kept, and perhaps chunks that were on their way
     assert content(tmp_path / "store") == content(finished)
 
 

@@ -4,6 +4,7 @@ The store's folder is a resumable job. Its chunks of places lie in features.npy;
 a chunk's bytes do not depend on when or how often the run was interrupted.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -45,9 +46,12 @@ from tessearth.imagery.store import (
 )
 from tessearth.storage.files import locked_folder, remove_unfinished, reserve
 from tessearth.storage.jobs import JOURNAL, ArrayFile, Job, Place
+from tessearth.storage.workers import open_pool
 
 Progress = Callable[[int, int], None]
 """Called with the number of places done and of all places."""
+WRITERS, CHUNKS_TO_WRITE = 3, 8
+"""Threads that write, and how many chunks they hold: a GPU does not wait for checksums and the disk."""
 
 
 class Worker(NamedTuple):
@@ -99,10 +103,16 @@ def build_store(
         report(finished, len(places.latlon))
         reader = PlaceReader(sources, places.latlon, recipe)
         waiting = ((number, rows[number]) for number in missing)
-        for number, tiles in read_ahead(reader, waiting, threads=readers, processes=processes):
-            job.put(number, _encode(workers, tiles, recipe, rows[number].start))
-            finished += len(rows[number])
-            report(finished, len(places.latlon))
+        with (
+            contextlib.closing(read_ahead(reader, waiting, threads=readers, processes=processes)) as chunks,
+            open_pool("threads", WRITERS, advice="run it again") as writers,
+        ):
+            encoded = (
+                (number, (number, _encode(workers, tiles, recipe, rows[number].start))) for number, tiles in chunks
+            )
+            for number, _ in writers.run(lambda chunk: job.put(*chunk), encoded, at_once=CHUNKS_TO_WRITE):
+                finished += len(rows[number])
+                report(finished, len(places.latlon))
         manifest["chunks"] = [job.entries[number].sha256 for number in rows]
         _finish(recipe, path, manifest, np.flatnonzero(~places.validation), device)
     return FeatureStore(path, verify=False)  # its checksums were taken from these very bytes a moment ago

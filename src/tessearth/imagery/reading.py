@@ -1,7 +1,7 @@
-"""From a recipe's words to things that read: sources, places, encoders, and tiles of places by view."""
+"""Sources, places and encoders built from a recipe, and the tiles of places by view."""
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def build_source(recipe: SourceRecipe) -> Source:
 
 
 def build_places(recipe: PlacesRecipe, source: Source, kind: str) -> Places:
-    """The places a recipe asks for and which of them are held out."""
+    """The places of a recipe, and which of them are held out."""
     if recipe.where == "source":
         latlon = _own_places(source, kind, recipe)
     elif recipe.where == "sphere":
@@ -121,7 +121,7 @@ class PlaceReader:
 
 def read_ahead(
     reader: PlaceReader, chunks: Iterable[tuple[int, range]], *, threads: int = 2, processes: int = 0
-) -> Iterator[tuple[int, Chunk]]:
+) -> Generator[tuple[int, Chunk], None, None]:
     """Numbered chunks of rows in order, read while the ones before them are worked on; processes go before threads.
 
     Threads share one interpreter, which lets few of them work at once; processes share nothing, but take seconds to

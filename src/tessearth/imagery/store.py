@@ -33,8 +33,8 @@ CHUNK_PLACES = 2048
 CHECKSUM = "sha256"
 """The manifest's entry about all its other entries."""
 NEEDED = ("recipe", "recipe_sha256", "places", "places_sha256", "views", "width", "dtype", "chunk_places", "complete")
-VERIFY_AT_ONCE = 2 * 2**30
-"""Stores up to this many bytes are verified whole whenever they are opened; larger ones when asked."""
+VERIFIED_BYTES = 2 * 2**30
+"""Stores up to this size are verified whole whenever they are opened, larger ones with `verify=True`."""
 
 
 class Places(NamedTuple):
@@ -59,7 +59,7 @@ class FeatureStore:
         self.places = read_places(self.path, self.manifest)
         self.features = open_array(self.path / FEATURES, feature_shape(self.manifest), self.manifest["dtype"])
         self.components = self._open_components()
-        if verify or (verify is None and self.features.nbytes <= VERIFY_AT_ONCE):
+        if verify or (verify is None and self.features.nbytes <= VERIFIED_BYTES):
             self.verify()
 
     @property

@@ -12,7 +12,6 @@ from tessearth.sphere.land import is_inhabited_land
 
 Bits = npt.NDArray[np.uint64]
 
-DRAWS_AT_ONCE = 65_536
 KEYS_PER_DEGREE = 1_000_000
 """Places closer than a millionth of a degree (11 cm) count as one."""
 KEYS_AROUND = 360 * KEYS_PER_DEGREE
@@ -51,7 +50,7 @@ def _sample_where(
     found: list[Floats] = []
     missing = count
     while missing > 0:
-        draw = _draw(generator, DRAWS_AT_ONCE)
+        draw = _draw(generator, 65_536)
         found.append(draw[wanted(draw)][:missing])
         missing -= len(found[-1])
     return np.concatenate(found) if found else np.empty((0, 2))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.imagery.image_encoders.base import FrozenEncoder, ImageEncoder, tensors_sha256
+from tessearth.imagery.image_encoders.base import ImageEncoder, tensors_sha256
 from tessearth.imagery.image_encoders.model_folder import FolderEncoder, FolderSettings, load_model_folder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings
 from tessearth.imagery.image_encoders.vit import VisionTransformer, VitSettings, load_vit
@@ -22,7 +22,6 @@ __all__ = [
     "IMAGE_ENCODERS",
     "FolderEncoder",
     "FolderSettings",
-    "FrozenEncoder",
     "ImageEncoder",
     "RandomConvolution",
     "RcfSettings",
@@ -49,7 +48,7 @@ def _build_vit(*, weights: str | Path | None = None, **settings: Any) -> VisionT
     return load_vit(weights, from_plain(VitSettings, settings))
 
 
-IMAGE_ENCODERS: Registry[Callable[..., FrozenEncoder]] = Registry(
+IMAGE_ENCODERS: Registry[Callable[..., ImageEncoder]] = Registry(
     "image encoder", {"rcf": _build_rcf, "vit": _build_vit}
 )
 """Functions of settings by name; one that takes `tiles` draws from the source, and is saved to be the same again."""
@@ -57,7 +56,7 @@ IMAGE_ENCODERS: Registry[Callable[..., FrozenEncoder]] = Registry(
 
 def build_image_encoder(
     name_or_path: str | Path, *, device: str | torch.device = "cpu", **settings: Any
-) -> FrozenEncoder:
+) -> ImageEncoder:
     """An image encoder by name, or by path: a folder of a transformers vision model, or a file that rcf saved.
 
     In addition to its settings rcf takes `tiles` and `seed`, and vit takes `weights`, a file.

@@ -1,4 +1,4 @@
-"""What every frozen image encoder is: tiles in, features out, and a description a feature store can be checked by."""
+"""The contract of frozen image encoders: tiles in, features out, and a description that a feature store keeps."""
 
 import dataclasses
 import hashlib
@@ -7,31 +7,13 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError
-
-
-@runtime_checkable
-class ImageEncoder(Protocol):
-    """Tiles to frozen features."""
-
-    @property
-    def width(self) -> int:
-        """How many features a tile gets (F)."""
-        ...
-
-    def encode(self, tiles: Tensor) -> Tensor:
-        """Tiles (N, C, H, W) to features (N, F), both float32; no gradient, on the encoder's device."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What made these features, ready for JSON: name, settings, seed, SHA-256 of the weights."""
-        ...
 
 
 class Scratch:
@@ -51,8 +33,8 @@ class Scratch:
         return self._tensors[key]
 
 
-class FrozenEncoder(nn.Module):
-    """The part all encoders share: tiles are checked at the edge and encoded in chunks of one fixed size.
+class ImageEncoder(nn.Module):
+    """Tiles to frozen features; tiles are checked at the edge and encoded in chunks of one fixed size.
 
     The last chunk is filled up with blank tiles, so the arithmetic a tile meets never depends on how many tiles came
     with it: a feature store that was interrupted and resumed at another batch boundary holds the same bytes.
@@ -109,7 +91,7 @@ class FrozenEncoder(nn.Module):
         return encoded
 
 
-class LibraryEncoder(FrozenEncoder):
+class LibraryEncoder(ImageEncoder):
     """A vision model of the transformers library: bands are normalised, tiles resized, and its output pooled."""
 
     def __init__(
@@ -148,6 +130,6 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
 
 
 def plain(settings: object) -> dict[str, Any]:
-    """A settings dataclass as JSON would give it back: tuples become lists."""
+    """A settings dataclass as plain JSON values: tuples become lists."""
     described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))  # type: ignore[call-overload]
     return described

@@ -14,7 +14,7 @@ from tessearth.imagery.image_encoders.base import LibraryEncoder, Scratch, plain
 from tessearth.packages import require
 
 HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "decoder.", "lm_head.", "head.")
-"""Parts a folder may hold in addition to the features: what the model was once trained to answer."""
+"""Parts a folder may hold in addition to the features: the outputs the model was trained for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def load_model_folder(folder: str | Path, settings: FolderSettings | None = None
 
 
 def _vision_part(model: nn.Module, path: Path) -> nn.Module:
-    """The model itself, or the half of a text-and-image model that sees."""
+    """The model itself, or the vision half of a text-and-image model."""
     part: nn.Module = getattr(model, "vision_model", model)
     if getattr(part, "main_input_name", "") != "pixel_values":
         raise WeightsError(f"{path} holds a {type(model).__name__}, which does not read images")

@@ -1,4 +1,4 @@
-"""Random convolutional features: what a tile looks like, told by how strongly random patches of the source answer.
+"""Random convolutional features: how strongly a tile resembles patches drawn at random from its source.
 
 No network is trained. Small patches are cut at random from the source's own tiles, whitened and kept as filters; a
 tile's features are how much each filter, and its negative, is exceeded over the tile on average.
@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, WeightsError
-from tessearth.imagery.image_encoders.base import FrozenEncoder, Scratch, plain, tensors_sha256
+from tessearth.imagery.image_encoders.base import ImageEncoder, Scratch, plain, tensors_sha256
 from tessearth.settings import from_plain
 from tessearth.storage.files import write_bytes
 from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
 
 FARTHEST = 32.0
-"""Pixels count as at most this many standard deviations from their band's mean: a stray fill value cannot drown a
+"""Pixels count as at most this many standard deviations from their band's mean: a stray fill value does not drown a
 tile, and every response stays within what float16 can hold."""
 
 TILES_AT_ONCE = 64
@@ -111,7 +111,7 @@ def whitened_filters(patches: Tensor, num_filters: int, regulariser: float) -> T
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
 USUAL_PIXELS = 24 * 24
-"""The tile that chunk sizes are told for."""
+"""Of the tile that `tiles_at_once` is given for."""
 
 TENSOR_CORE_COLUMNS = 8
 """Half-precision matrix products run at full speed when rows are a multiple of this many numbers."""
@@ -163,7 +163,7 @@ class RcfSettings:
             )
 
 
-class RandomConvolution(FrozenEncoder):
+class RandomConvolution(ImageEncoder):
     """Features of a tile: mean over positions of relu(r - b) and of relu(-r - b), with r = <filter, patch>, per scale.
 
     Pixels are standardised by their band's mean and deviation over the source (missing pixels count as the mean), and

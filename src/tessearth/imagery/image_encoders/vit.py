@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     prefixes: tuple[str, ...]
     """What may stand before every name of the image encoder."""
     dropped: tuple[str, ...]
-    """Names that are known and not part of the image encoder, by how they begin."""
+    """Prefixes of known names that are not part of the image encoder."""
     pooling: Pooling
     """The features the method is used with."""
 
@@ -55,7 +55,7 @@ LAYOUTS = Registry(
 
 
 class VitShape(NamedTuple):
-    """What the weights say about their transformer."""
+    """Sizes of a transformer, as its weights show them."""
 
     bands: int
     patch: int
@@ -77,7 +77,7 @@ def find_layout(content: Mapping[str, Any], wanted: str, where: str) -> tuple[st
 
 
 def image_encoder(tensors: Mapping[str, Tensor], layout: Layout, where: str) -> dict[str, Tensor]:
-    """The image encoder's tensors without their prefix; what is left over must be known to be something else."""
+    """The image encoder's tensors without their prefix; the others must be known and dropped."""
     prefix = next(prefix for prefix in layout.prefixes if f"{prefix}cls_token" in tensors)
     inside = {name for name in tensors if name.startswith(prefix) and not name.startswith(layout.dropped)}
     check_names(tensors.keys() - inside, (), layout.dropped, where)

@@ -1,5 +1,6 @@
 """Located patches: pictures that come with their own places, and are found again by them."""
 
+import itertools
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -46,83 +47,65 @@ class PatchReader(Protocol):
         """Where the patches come from, ready for JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class PatchFiles:
-    """One file per patch inside a folder."""
+class Span(NamedTuple):
+    """Where a patch lies: the whole of a file, or a part of a tar shard."""
 
-    folder: Path
-    names: tuple[str, ...]
-    index: Path
-
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """The bytes of every file, -1 for one that is missing."""
-        paths = [self.folder / name for name in self.names]
-        return np.array([path.stat().st_size if path.is_file() else -1 for path in paths], dtype=np.int64)
-
-    def read_many(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Each number with its file's content."""
-        for number in numbers:
-            path = self.folder / self.names[number]
-            try:
-                yield number, path.read_bytes()
-            except OSError as error:
-                raise DataError(f"cannot read {path}: {error.strerror}") from error
-
-    def describe(self) -> dict[str, Any]:
-        """The index's hash and the files' total size; hashing every patch would cost as much as reading them."""
-        sizes = self.sizes()
-        return {"files": [fingerprint(self.index)], "patches": len(sizes), "bytes": int(sizes[sizes > 0].sum())}
-
-
-class Member(NamedTuple):
-    """A patch inside a tar shard: the shard's number, and the bytes it occupies there."""
-
-    shard: int
+    path: Path
     start: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class PatchShards:
-    """Patches inside plain tar files, read in place: nothing is unpacked to disk."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchFiles:
+    """Patches in files of their own or inside plain tar files, read in place: nothing is unpacked to disk."""
 
-    shards: tuple[Path, ...]
-    members: tuple[Member | None, ...]
     names: tuple[str, ...]
+    spans: tuple[Span | None, ...]
+    """None for a patch that is missing."""
     index: Path
+    shards: tuple[Path, ...] = ()
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """The bytes of every patch, -1 for one its shard does not have."""
-        return np.array([-1 if member is None else member.size for member in self.members], dtype=np.int64)
+        """The bytes of every patch, -1 for one that is missing."""
+        return np.array([-1 if span is None else span.size for span in self.spans], dtype=np.int64)
 
     def read_many(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Each number with its content, shard after shard."""
-        wanted = sorted((member, number) for number in numbers if (member := self.members[number]) is not None)
-        for shard in sorted({member.shard for member, _ in wanted}):
-            with open(self.shards[shard], "rb") as file:
-                for member, number in wanted:
-                    if member.shard == shard:
-                        file.seek(member.start)
-                        yield number, file.read(member.size)
+        """Each number with its content, file after file."""
+        wanted = sorted((span, number) for number in numbers if (span := self.spans[number]) is not None)
+        for path, inside in itertools.groupby(wanted, key=lambda one: one[0].path):
+            try:
+                with open(path, "rb") as file:
+                    for (_, start, size), number in inside:
+                        file.seek(start)
+                        yield number, file.read(size)
+            except OSError as error:
+                raise DataError(f"cannot read {path}: {error.strerror}") from error
 
     def describe(self) -> dict[str, Any]:
-        """The hashes of index and shards."""
-        return {"files": [fingerprint(path) for path in (self.index, *self.shards)], "patches": len(self.names)}
+        """The hashes of index and shards; of single files the total size, for hashing would cost as much as reading."""
+        record = {"files": [fingerprint(path) for path in (self.index, *self.shards)], "patches": len(self.names)}
+        return record if self.shards else {**record, "bytes": int(self.sizes().clip(min=0).sum())}
 
 
-def open_shards(folder: Path, index: Path, names: tuple[str, ...], shards: Sequence[Any]) -> PatchShards:
+def find_files(folder: Path, index: Path, names: tuple[str, ...]) -> PatchFiles:
+    """Patches that are files in a folder."""
+    paths = [folder / name for name in names]
+    spans = tuple(Span(path, 0, path.stat().st_size) if path.is_file() else None for path in paths)
+    return PatchFiles(names=names, spans=spans, index=index)
+
+
+def find_in_shards(folder: Path, index: Path, names: tuple[str, ...], shards: Sequence[Any]) -> PatchFiles:
     """Find every patch in the shard its row names; a shard that is not there is an error, a missing member is not."""
     tars = sorted(folder.rglob("*.tar"))
-    kinds = list(dict.fromkeys(shards))
-    paths = tuple(_find_shard(tars, shard, folder) for shard in kinds)
-    members: dict[tuple[int, str], Member] = {}
-    for number, path in enumerate(paths):
-        for name, start, size in _list_members(path):
-            if (number, name) in members:
+    paths = {shard: _find_shard(tars, shard, folder) for shard in dict.fromkeys(shards)}
+    members: dict[tuple[Path, str], Span] = {}
+    for path in paths.values():
+        for name, span in _list_members(path):
+            if (path, name) in members:
                 raise DataError(f"{path} holds two files named {name}")
-            members[number, name] = Member(number, start, size)
-    wanted = ((kinds.index(shard), Path(name).name) for name, shard in zip(names, shards, strict=True))
-    return PatchShards(paths, tuple(members.get(key) for key in wanted), names, index)
+            members[path, name] = span
+    spans = tuple(members.get((paths[shard], Path(name).name)) for name, shard in zip(names, shards, strict=True))
+    return PatchFiles(names=names, spans=spans, index=index, shards=tuple(paths.values()))
 
 
 def _find_shard(tars: list[Path], shard: Any, folder: Path) -> Path:
@@ -136,13 +119,13 @@ def _find_shard(tars: list[Path], shard: Any, folder: Path) -> Path:
     raise DataError(f"shard {shard} is missing from {folder}; there is {there}")
 
 
-def _list_members(path: Path) -> Iterator[tuple[str, int, int]]:
-    """The last name, start and size of every regular file of an uncompressed tar."""
+def _list_members(path: Path) -> Iterator[tuple[str, Span]]:
+    """The last part of the name, and the place, of every regular file of an uncompressed tar."""
     try:
         with tarfile.open(path, mode="r:") as archive:
             for member in archive:
                 if member.isreg() and not member.issparse():
-                    yield Path(member.name).name, member.offset_data, member.size
+                    yield Path(member.name).name, Span(path, member.offset_data, member.size)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(f"cannot read {path} as an uncompressed tar: {error}") from error
 
@@ -190,7 +173,7 @@ class PatchSet:
     least_bytes: int = 1
     """Smaller patches are broken downloads."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What else the record says."""
+    """Further entries of the record."""
 
 
 class LocatedPatches:
@@ -327,7 +310,7 @@ def decode_image(content: bytes, name: str, *, mode: str | None, scale: float | 
 
 
 def picture_decoder(bands: int, scale: float | None) -> Callable[[bytes, str], Tiles]:
-    """Colour for three bands and gray for one, whatever the picture's own mode; with a scale, values as they are."""
+    """A decoder to colour for three bands and gray for one, from any mode; with a scale, values stay as they are."""
     return partial(decode_image, mode={1: "L", 3: "RGB"}.get(bands) if scale is None else None, scale=scale)
 
 
@@ -359,7 +342,7 @@ def image_folder(
     names = check_names(rows[column].to_pylist(), Path(folder), str(path))
     patches = PatchSet(
         kind="image-folder",
-        reader=PatchFiles(folder=Path(folder), names=names, index=path),
+        reader=find_files(Path(folder), path, names),
         places=places,
         bands=tuple(bands),
         decode=picture_decoder(len(bands), scale),

@@ -26,17 +26,18 @@ Arrays of this size stay in the cache, and readers in several threads or process
 
 
 class PixelPlaces(NamedTuple):
-    """Degrees of every pixel, each (N, size, size); longitudes run on from the tile's centre, past 180 if need be."""
+    """Degrees of every pixel, each (N, size, size); longitudes run on from the tile's centre, past 180 where needed."""
 
     lat: Floats
     lon: Floats
 
 
 def tangent_latlon(latlon: Floats, size: int, km_per_pixel: float) -> PixelPlaces:
-    """The places of tile pixels: xyz_to_latlon(tangent_grid(latlon, size, km_per_pixel)) without the vectors.
+    """The places of tile pixels, row 0 north and column 0 west, on the plane that touches the sphere at the place.
 
-    With u east and v north of the place in Earth radii, phi its latitude and lambda its longitude, the direction
-    up + u east + v north seen in the place's own meridian is (cos phi - v sin phi, u, sin phi + v cos phi), so
+    This gnomonic projection is as undistorted at a pole as on the equator. With u east and v north of the place in
+    Earth radii, phi its latitude and lambda its longitude, the direction up + u east + v north, seen in the place's own
+    meridian, is (cos phi - v sin phi, u, sin phi + v cos phi), so
         lon = lambda + atan2(u, cos phi - v sin phi)
         lat = atan2(sin phi + v cos phi, hypot(u, cos phi - v sin phi)).
     Two of the three components depend on the row alone and one on the column alone: a third of the arithmetic.
@@ -58,7 +59,7 @@ def place_chunks(count: int, points_per_place: int) -> Iterator[slice]:
 
 
 def average_blocks(tiles: npt.NDArray[np.float32], factor: int) -> npt.NDArray[np.float32]:
-    """Shrink tiles (..., H, W) by a whole factor, each pixel the mean of a square: how oversampled tiles come home."""
+    """Shrink tiles (..., H, W) by a whole factor, each pixel the mean of a square of oversampled ones."""
     if factor == 1:
         return tiles
     *front, height, width = tiles.shape
@@ -125,7 +126,6 @@ def _blend_around_gaps(plane: npt.NDArray[Any], corners: Corners, out: npt.NDArr
     out[:] = np.where(share >= 0.5, total / np.maximum(share, 0.5), np.nan)
 
 
-ROWS_AT_ONCE = 64
 WORTH_REDUCING = 1.25
 """A raster up to this much finer than the tiles is read as it is: bilinear sampling itself averages about as much."""
 
@@ -149,9 +149,9 @@ def load_global(
     new_width = reduced_size(width, 2 * math.pi * EARTH_RADIUS_KM, km_per_pixel)
     row_edges = np.linspace(0, height, new_height + 1)
     spans = _columns_per_pixel(new_height, new_width, km_per_pixel)
-    blocks = []
-    for start in range(0, new_height, ROWS_AT_ONCE):
-        stop = min(start + ROWS_AT_ONCE, new_height)
+    blocks, rows_at_once = [], 64
+    for start in range(0, new_height, rows_at_once):
+        stop = min(start + rows_at_once, new_height)
         first, last = int(row_edges[start]), math.ceil(row_edges[stop])
         rows = read_rows(first, last)
         cells = _shrink(rows, row_edges[start : stop + 1] - first, new_width)

@@ -13,11 +13,11 @@ from tessearth.imagery.sources.patches import (
     Check,
     LocatedPatches,
     PatchFiles,
-    PatchReader,
     PatchSet,
     WhenBroken,
     check_names,
-    open_shards,
+    find_files,
+    find_in_shards,
     read_index,
 )
 from tessearth.sphere.coordinates import Floats
@@ -84,7 +84,7 @@ def sentinel2_patches(
     return LocatedPatches(patches, size=size, broken=broken, check=check)
 
 
-def _open_folder(folder: Path) -> tuple[PatchReader, Floats]:
+def _open_folder(folder: Path) -> tuple[PatchFiles, Floats]:
     for index, images, columns in (
         (folder / "index.csv", folder / "images", ("fn",)),
         (folder / "metadata.parquet", folder, ("fn", "shard")),
@@ -96,6 +96,6 @@ def _open_folder(folder: Path) -> tuple[PatchReader, Floats]:
                     raise TableError(f"{index} has no column {column!r}; it has: {', '.join(rows.column_names)}")
             names = check_names(rows["fn"].to_pylist(), images, str(index))
             if "shard" not in columns:
-                return PatchFiles(folder=images, names=names, index=index), places
-            return open_shards(folder, index, names, rows["shard"].to_pylist()), places
+                return find_files(images, index, names), places
+            return find_in_shards(folder, index, names, rows["shard"].to_pylist()), places
     raise DataError(f"{folder} is no S2-100K folder: it has neither index.csv nor metadata.parquet")

@@ -33,7 +33,6 @@ WORTH_RETRYING = {408, 429, 500, 502, 503, 504}
 MOST_BYTES = 16 * 2**20
 """Of one tile, from a server or a file."""
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
-STEPS_AT_ONCE = 100_000
 MOST_STEPS = 200_000_000
 """Of SQLite's machine for one query, some seconds: finding a tile by an index takes a few dozen."""
 DEADLINE = 3.0
@@ -155,8 +154,8 @@ def _connect(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _first_row(connection: sqlite3.Connection, query: str, values: Sequence[int] = ()) -> tuple[Any, ...] | None:
     """The first row of a query, ended after `MOST_STEPS`; time spent waiting for a disk does not count."""
-    rounds = itertools.count(1)
-    connection.set_progress_handler(lambda: next(rounds) * STEPS_AT_ONCE > MOST_STEPS, STEPS_AT_ONCE)
+    steps_at_once, rounds = 100_000, itertools.count(1)
+    connection.set_progress_handler(lambda: next(rounds) * steps_at_once > MOST_STEPS, steps_at_once)
     row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
     return row
 
