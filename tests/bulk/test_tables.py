@@ -157,7 +157,7 @@ def test_a_table_is_opened_once_and_embeddings_are_written_once(folder: Path, mo
     most: list[int] = []
 
     def weigh(done: int, total: int | None) -> None:
-        most.append(sum(file.stat().st_size for file in (folder / "once.parquet.parts").iterdir()))
+        most.append(sum(file.stat().st_size for file in (folder / "once.parquet.parts").glob("*")))
 
     encode_table(job(folder, "once.parquet"), workers=1, progress=weigh)
     assert len(opened) == 1

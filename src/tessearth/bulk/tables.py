@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from tessearth.bulk.writers import WRITERS, Embeddings, NpzWriter, OutputFormat, Width, check_schema, open_writer
 from tessearth.embedding.onnx import OnnxEmbedder
@@ -129,16 +130,34 @@ def _is_large(table: TableJob, points: PointTable) -> bool:
     return Path(table.source).stat().st_size > LARGE_CSV_BYTES
 
 
+class _Rows:
+    """The rows of a table that are read and those that are done, as its user is told."""
+
+    def __init__(self, points: PointTable, show: Progress) -> None:
+        self._points, self._show = points, show
+        self.read = self.done = 0
+
+    def batches(self) -> Iterator[PointBatch]:
+        """The batches of the table."""
+        for batch in self._points.batches:
+            self.read += len(batch.latlon)
+            yield batch
+
+    def finish(self, batch: PointBatch) -> None:
+        """Count a batch as done."""
+        self.done += len(batch.latlon)
+        self._show(self.done, self._points.expected_rows(self.read))
+
+
 def _encode_in_one_go(table: TableJob, points: PointTable, show: Progress) -> int:
     embedder = table.choice.open()
-    rows = 0
+    rows = _Rows(points, show)
     show(0, points.total_rows)
     with open_writer(table.output, table.format, points.schema, embedder.dim, table.width) as writer:
-        for batch in points.batches:
+        for batch in rows.batches():
             writer.write(batch, table.choice.embed(embedder, batch.latlon).astype(table.width, copy=False))
-            rows += len(batch.latlon)
-            show(rows, points.expected_rows(rows))
-    return rows
+            rows.finish(batch)
+    return rows.done
 
 
 def _encode_resumably(
@@ -150,13 +169,14 @@ def _encode_resumably(
     folder = output.with_name(f"{output.name}.parts")
     if (folder / "job.json").exists():
         raise ConfigError(f"{folder} holds unfinished work of an older version: remove it to begin anew")
+    rows = _Rows(points, show)
     busy = OutputError(f"another process is encoding into {output}: wait for it")
     with open_job(folder, busy=busy) as job, _open_workers(table.choice, workers, cluster) as pool:
         model = pool.call(_describe_model, table.choice)
         job.begin(_plan(table, model))
         try:
             with keeping_what_is_finished(folder):
-                done = _fill(table, points, job, pool, model, show)
+                made = _fill(table, rows, points.schema, job, pool, model)
         except (CoordinateError, TableError):
             job.remove()  # a mended table is another job
             raise
@@ -165,11 +185,11 @@ def _encode_resumably(
                 raise OutputError(f"a worker ran out of memory: {GO_ON}") from error
             raise
         try:
-            os.replace(done.path, output)
+            os.replace(made, output)
         except OSError as error:
             raise OutputError(f"cannot write {output}: {(error.strerror or str(error)).lower()}") from error
         job.remove()
-    return done.rows
+    return rows.done
 
 
 def _plan(table: TableJob, model: "ModelFacts") -> dict[str, object]:
@@ -212,28 +232,19 @@ class GrowingFile:
             return file.read(end - start)
 
 
-def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "ModelFacts", show: Progress) -> "Done":
-    """Write every batch of the table into the growing file, and then the end of the file."""
+def _fill(table: TableJob, rows: _Rows, schema: pa.Schema, job: Job, pool: Pool, model: "ModelFacts") -> Path:
+    """Write every batch of the table into the growing file, and then the end of the file, which is the output."""
     path = job.folder / GROWING
     with open(path, "r+b" if path.exists() else "w+b") as file:
-        writer = WRITERS[table.format](file, points.schema, model.dim, table.width)
+        writer = WRITERS[table.format](file, schema, model.dim, table.width)
         job.chunks = growing = GrowingFile(job, file)
-        done = read = 0
-
-        def count(batches: Iterator[PointBatch]) -> Iterator[PointBatch]:
-            nonlocal read
-            for batch in batches:
-                read += len(batch.latlon)
-                yield batch
-
-        batches: Iterator[tuple[int, PointBatch]] = enumerate(count(points.batches))
+        batches: Iterator[tuple[int, PointBatch]] = enumerate(rows.batches())
         for number, batch in batches:
             content = job.intact(number, about=_about(batch))
             if content is None or not writer.restore(batch, content):
                 batches = itertools.chain([(number, batch)], batches)
                 break
-            done += len(batch.latlon)
-            show(done, points.expected_rows(read))
+            rows.finish(batch)
         tasks = ((numbered, EmbedTask(table.choice, numbered[1].latlon, table.width)) for numbered in batches)
         for (number, batch), (fingerprint, embeddings) in pool.run(_embed, tasks):
             if fingerprint != model.fingerprint:
@@ -243,9 +254,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
                 )
             writer.write(batch, embeddings)
             growing.end_chunk(number, _about(batch))
-            done += len(batch.latlon)
-            show(done, points.expected_rows(read))
-        show(done, done)
+            rows.finish(batch)
         writer.finish()
         file.truncate()
         os.fsync(file.fileno())
@@ -254,18 +263,11 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
             with open(path, "wb") as whole:
                 writer.pack(whole)
                 os.fsync(whole.fileno())
-    return Done(path, done)
+    return path
 
 
 def _about(batch: PointBatch) -> bytes:
     return np.ascontiguousarray(batch.latlon, dtype="<f8").tobytes()
-
-
-class Done(NamedTuple):
-    """A finished output that has no name yet."""
-
-    path: Path
-    rows: int
 
 
 class ModelFacts(NamedTuple):

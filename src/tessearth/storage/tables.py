@@ -192,19 +192,22 @@ def _open_csv(file: IO[bytes], columns: Columns, name: str) -> PointTable:
     places, kept = columns.find_places(names), columns.find_kept(names)
     size = file.seek(0, 2)
     file.seek(0)
+    zipped = _is_gzip(file)
     options = pa.csv.ConvertOptions(
         column_types=dict.fromkeys([*places, *columns.text], pa.string()),
         include_columns=[name for name in names if name in {*places, *kept}],
         strings_can_be_null=False,
     )
-    stream = pa.csv.open_csv(_csv_stream(file), convert_options=options)
+    plain = pa.PythonFile(file, mode="r")
+    stream = pa.csv.open_csv(pa.CompressedInputStream(plain, "gzip") if zipped else plain, convert_options=options)
+    slices = (batch.slice(i, ROWS_AT_ONCE) for batch in stream for i in range(0, batch.num_rows, ROWS_AT_ONCE))
     field = {column: pa.field(column, pa.float64()) for column in places}
     kept_schema = pa.schema([field.get(column, stream.schema.field(column)) for column in kept])
     read: Callable[[pa.RecordBatch, int], Floats] = lambda batch, first: _read_columns(batch, places, first)  # noqa: E731
     return PointTable(
         name=name,
         schema=kept_schema,
-        batches=_batches(_sliced(stream), read, kept_schema),
+        batches=_batches(slices, read, kept_schema),
         total_rows=None,
         share_read=lambda: 1.0 if file.closed else file.tell() / size,
     )
@@ -240,21 +243,10 @@ def _check_once(names: Sequence[str]) -> None:
         raise TableError(f"two columns are named {twice[0]!r}")
 
 
-def _csv_stream(file: IO[bytes]) -> Any:
-    stream = pa.PythonFile(file, mode="r")
-    return pa.CompressedInputStream(stream, "gzip") if _is_gzip(file) else stream
-
-
 def _is_gzip(file: IO[bytes]) -> bool:
     magic = file.read(2)
     file.seek(0)
     return magic == b"\x1f\x8b"
-
-
-def _sliced(stream: Any) -> Iterator[pa.RecordBatch]:
-    for batch in stream:
-        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-            yield batch.slice(start, ROWS_AT_ONCE)
 
 
 def _batches(
