@@ -221,7 +221,7 @@ def test_what_cannot_be_evaluated_is_one_line_and_the_rest_runs(tmp_path: Path) 
 def test_a_split_a_task_cannot_have_is_one_line_and_the_others_run() -> None:
     results = evaluate({"tiny": ENCODER}, [number_task()], ["random", "20deg", "few1000"], references=False)
     said = reasons(results)
-    assert said["task height, split few1000"] == "1000 labels were asked for; there are 192 rows to learn from"
+    assert said["task height, split few1000"] == "1000 labels are wanted; there are 192 rows to learn from"
     assert {row.split for row in results.scores} == {"random", "20deg"}
 
 

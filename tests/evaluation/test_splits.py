@@ -166,7 +166,7 @@ def test_two_uneven_blocks_leave_both_sides_rows() -> None:
 def test_impossible_splits_are_refused() -> None:
     with pytest.raises(DataError, match="all 30 places lie in one block of 10 degrees"):
         regional_split(np.full((30, 2), 44.0), 10)
-    with pytest.raises(DataError, match="1000 labels were asked for; there are 80 rows"):
+    with pytest.raises(DataError, match="1000 labels are wanted; there are 80 rows"):
         few_shot_split(100, 1000)
     with pytest.raises(DataError, match="1 rows cannot be divided 80% to 20%"):
         random_split(1)
@@ -180,7 +180,7 @@ def test_impossible_splits_are_refused() -> None:
             regional_split(PLACES, 10, test_share=share)
     with pytest.raises(DataError, match="2 rows cannot be divided 10% to 90%"):
         random_split(2, test_share=0.9)
-    with pytest.raises(DataError, match="0 labels were asked for"):
+    with pytest.raises(DataError, match="0 labels are wanted"):
         few_shot_split(100, 0)
     assert len(few_shot_split(100, 80).train) == 80
     assert len(few_shot_split(100, 1).train) == 1

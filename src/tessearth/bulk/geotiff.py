@@ -82,7 +82,7 @@ class GeoTiffTarget:
 class Overviews:
     """The same map at half the size, a quarter and so on: one plain file each, cell after cell, row after row.
 
-    A window divides evenly into the cells of every overview, so each window is looked at once and gives its part of all
+    A window divides evenly into the cells of every overview, so each window is read once and gives its part of all
     of them, exact means of the cells of full size; only the rounding to the stored type is added.
     """
 

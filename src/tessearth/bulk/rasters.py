@@ -98,7 +98,7 @@ def write_raster(
     `bbox` is west, south, east, north; west of a larger number than east crosses the antimeridian. With `land`, cells
     off land (or south of 60 S) hold nodata, or are left out of a table. int8 is read as number * scale + offset.
 
-    Unfinished work lies in a folder `out`.part; the same call goes on with it and gives the same bytes. On a `cluster`
+    Unfinished work lies in a folder `out`.part; the same call resumes it and gives the same bytes. On a `cluster`
     (a Dask scheduler's address, or "local") the workers must find the model under the same name.
     """
     out = Path(out)
@@ -226,7 +226,7 @@ def _plan(form: Any, cells: Cells, layout: Layout, dims: int, dtype: str, embedd
 
 
 def _begin(job: Job, plan: dict[str, Any], embedder: Embedder, layout: Layout, one_scale: bool) -> Stored:
-    """How numbers are stored: chosen when the work begins, kept when it goes on."""
+    """How numbers are stored: chosen when the work begins, kept when it resumes."""
 
     def fit() -> dict[str, Any]:
         fitted = fit_stored(embedder, layout, plan["dims"], plan["dtype"], one_scale=one_scale)
@@ -303,7 +303,7 @@ def _journal_facts(job: Job) -> dict[str, Any]:
 
 
 def _facts(plan: dict[str, Any], embedder: Embedder) -> dict[str, Any]:
-    """What the output says of itself in addition to its coordinates."""
+    """The metadata of the output in addition to its coordinates."""
     return {
         "title": "location embeddings",
         "source": f"tessearth {__version__}, model {Path(embedder.name).name}",

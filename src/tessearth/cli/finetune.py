@@ -1,4 +1,4 @@
-"""`tessearth finetune` and `tessearth predict`: learn a label of one's own on top of an encoder, and use it."""
+"""`tessearth finetune` and `tessearth predict`: learn a label on top of an encoder, and use it."""
 
 import sys
 import typing

@@ -1,4 +1,4 @@
-"""What an embedding is worth: tasks, splits, probes, references and the geographic prior.
+"""The evaluation of embeddings: tasks, splits, probes, references and the geographic prior.
 
 A task (`load_task`) gives places and a target; a split (`build_splits`) says which rows are learned from and which
 tested on; a probe (`build_probe`) learns the target from embeddings; a reference (`build_reference`) from coordinates

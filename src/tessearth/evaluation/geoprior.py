@@ -36,10 +36,10 @@ SCORES_AT_ONCE = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorSettings:
-    """How the prior is fitted; the defaults are the protocol's."""
+    """The settings of the fit; the defaults are the protocol's."""
 
     positive_weight: float = 2048.0
-    """How much the class that was seen weighs against each that was not."""
+    """The weight of the class that was seen, against each that was not."""
     learning_rate: float = 1e-3
     epochs: int = 50
     batch_size: int = 2048
@@ -229,7 +229,7 @@ class Sightings(NamedTuple):
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
-        """Which rows have a place, (N,)."""
+        """Rows that have a place, (N,)."""
         return np.asarray(np.isfinite(self.latlon).all(1))
 
 
@@ -292,7 +292,7 @@ def save_prior(
 
 
 class SavedPrior(NamedTuple):
-    """What a prior's file holds."""
+    """The content of a prior's file."""
 
     prior: GeoPrior
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""How good a prediction is: the share of classes right, the share of variance explained, and both class by class."""
+"""Scores of predictions: the share of classes right, the share of variance explained, and both class by class."""
 
 import functools
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class PerClass(NamedTuple):
 
     code: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
-    """How many rows are of the class."""
+    """The number of rows of the class."""
     recall: npt.NDArray[np.float64]
     """The share of them that was found; NaN for a class that was only predicted."""
     precision: npt.NDArray[np.float64]
@@ -61,11 +61,11 @@ METRICS: dict[Kind, tuple[str, Callable[[Array, Array], float]]] = {
     "classify": ("accuracy", accuracy),
     "regress": ("R2", r2),
 }
-"""The name and the function of the score each kind of task is judged by."""
+"""The name and the function of the score of each kind of task."""
 
 
 def score(kind: Kind, target: Array, prediction: Array) -> float:
-    """The score a kind of task is judged by."""
+    """The score of a kind of task."""
     return METRICS[kind][1](target, prediction)
 
 

@@ -1,4 +1,4 @@
-"""What there is to do: tasks loaded, gathered by their places, every draw of every split checked before any work."""
+"""The plan of an evaluation: tasks grouped by their places, and every draw of every split checked before any work."""
 
 import itertools
 import time
@@ -39,7 +39,7 @@ class Draw(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Tasks at the same places and with the same draws: their embeddings and regressions are worked out together."""
+    """Tasks at the same places and with the same draws: their embeddings and regressions are computed together."""
 
     places: str
     """`places_key` of the places."""
@@ -56,7 +56,7 @@ class PlaceSet(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that is to be run."""
+    """All tasks, draws and places of an evaluation."""
 
     tasks: tuple[Task, ...]
     groups: tuple[Group, ...]
@@ -67,11 +67,11 @@ class Plan(NamedTuple):
     """The task and draw of every breakdown: the first draw of each split."""
 
     def units(self) -> int:
-        """How many scores there will be for one encoder and one probe."""
+        """The number of scores of one encoder and one probe."""
         return sum(len(draw.tasks) for group in self.groups for draw in group.draws)
 
     def cards(self) -> tuple[TaskCard, ...]:
-        """What the results say of the tasks."""
+        """The tasks as the results describe them."""
         return tuple(_card(task) for task in self.tasks)
 
 
@@ -218,7 +218,7 @@ Array = npt.NDArray[Any]
 
 
 class Embeddings(NamedTuple):
-    """What was found for all places, and how."""
+    """The embeddings of all places, and their origin."""
 
     fingerprint: str
     at: dict[str, Array]

@@ -131,7 +131,7 @@ class NeighbourProbe(Probe):
 class MlpProbe(Probe):
     """A network of one hidden layer on standardised features, trained by Adam for a fixed number of epochs.
 
-    With few rows there are as many epochs more as make up `fewest_steps`.
+    With few rows there are more epochs, so that there are at least `fewest_steps`.
     """
 
     hidden = 256

@@ -20,7 +20,7 @@ from tessearth.sphere.coordinates import Floats, as_places
 from tessearth.sphere.geometry import latlon_to_xyz
 
 COINCIDENT = 1e-9
-"""Radians (6 mm): neighbours nearer than that count as this near."""
+"""Radians (6 mm): the least distance that a neighbour counts with."""
 
 
 class Majority(Probe):

@@ -1,4 +1,4 @@
-"""What an evaluation found, with everything needed to know where it came from: results.json, written and read back."""
+"""The results of an evaluation with their provenance: results.json, written and read back."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from tessearth.settings import Kind, from_plain
 from tessearth.storage.files import write_bytes
 
 SCHEMA = 1
-"""Raised whenever a reader of the last version would misread what is written."""
+"""Raised whenever a reader of the last version would misread a file of this one."""
 FILE_NAME = "results.json"
 OWN_PROBE = "own"
 """The probe of a reference: it predicts without one, and is in the tables of every probe."""
@@ -55,7 +55,7 @@ class TaskCard:
     metric: str
     rows: int
     classes: int
-    """How many classes there are names for; 0 for numbers."""
+    """The number of named classes; 0 for numbers."""
     notes: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """What could not be run, and why."""
+    """A model or task that was skipped, and why."""
 
     reason: str
     model: str | None = None
@@ -194,7 +194,7 @@ def to_json(value: Any) -> Any:
 
 
 def _check_references(results: Results) -> Results:
-    """Scores and breakdowns must speak of models and tasks that are there."""
+    """Scores and breakdowns must name models and tasks of the results."""
     members = {model.label: len(model.members) for model in results.models}
     tasks = {task.name for task in results.tasks}
     rows: list[Score | Breakdown] = [*results.scores, *results.breakdowns]
@@ -215,13 +215,13 @@ REGRESSION_MEAN = ("temperature", "elevation", "rain", "population")
 
 
 class Cell(NamedTuple):
-    """A mean over draws and members, and how far apart they lie."""
+    """A mean over draws and members, and their spread."""
 
     mean: float
     spread: float | None
     """The standard deviation (n - 1): of the members' means when there are several, else of the draws; None for one."""
     runs: int
-    """Over how many members, or draws, the spread is."""
+    """The number of members, or draws, behind the spread."""
 
 
 class Column(NamedTuple):

@@ -148,7 +148,7 @@ class Recorder:
         self._known_continents: dict[str, npt.NDArray[np.int64]] = {}
 
     def show(self, note: str) -> None:
-        """Say what is being worked on."""
+        """Show the current work."""
         self.progress(self.done, self.total, note)
 
     def skip_member(self, label: str, number: int, reason: str, done: int) -> None:

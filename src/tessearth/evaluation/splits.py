@@ -89,7 +89,7 @@ def few_shot_split(count: int, labels: int, seed: int = 42) -> Split:
     """The random split with only `labels` of its training rows, drawn without regard to their class."""
     whole = random_split(count, seed)
     if not 0 < labels <= len(whole.train):
-        raise DataError(f"{labels} labels were asked for; there are {len(whole.train)} rows to learn from")
+        raise DataError(f"{labels} labels are wanted; there are {len(whole.train)} rows to learn from")
     return Split(f"few-{labels}-{seed}", train=whole.train[:labels], test=whole.test)
 
 

@@ -104,7 +104,7 @@ FILE_TASKS: dict[str, FileTask] = {
 ERA5_FILE = FileTask(files=("ERA5_Land_Clipped_2020.csv",), lon="Longitude", lat="Latitude", target="", kind="regress")
 
 TASKS: tuple[str, ...] = (*LABELS, *FILE_TASKS, f"{ERA5}<variable>", f"{CHECKERBOARD}<supports>", "<file>:<column>")
-"""What a task can be called; words in angle brackets stand for one's own."""
+"""The names of tasks; words in angle brackets stand for a user's."""
 
 
 def load_task(name: str, *, data_dir: Path | str | None = None, benchmark: Path | str | None = None) -> Task:
@@ -134,7 +134,7 @@ def available_files(data_dir: Path | str) -> list[str]:
 
 
 def check_task(task: Task) -> Task:
-    """The task with notes on what is odd about it, or one line that says why it cannot be evaluated.
+    """The task with notes on its oddities, or one line that says why it cannot be evaluated.
 
     Rare classes stay, as in the published protocol; a class seen once is noted, because it is either never learned or
     never tested.
@@ -287,7 +287,7 @@ def _own_table(name: str) -> Task:
 def _parse_own(name: str) -> tuple[str, str, Kind | None]:
     path, column, *rest = (part.strip() for part in name.rsplit(":", 2 if name.count(":") > 1 else 1))
     if rest and rest[0] not in typing.get_args(Kind):
-        raise ConfigError(f"{name!r} ends in {rest[0]!r}; a task of one's own is file:column[:classify|regress]")
+        raise ConfigError(f"{name!r} ends in {rest[0]!r}; a table is file:column[:classify|regress]")
     if not path or not column:
         raise TableError(f"{name!r} names no {'column' if path else 'file'}; write file:column[:classify|regress]")
     return path, column, typing.cast("Kind | None", rest[0] if rest else None)

@@ -1,4 +1,4 @@
-"""What a model says of places, painted over a map: embeddings as colours, predictions, values of cells."""
+"""Maps of places: embeddings as colours, predictions, values of cells."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike

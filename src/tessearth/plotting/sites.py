@@ -159,14 +159,14 @@ def animate_migration(
 
 
 def position_at(positions: npt.NDArray[np.floating], at: float) -> Floats:
-    """Sites (K, 3) at a moment between records, on the sphere between where both have them."""
+    """Sites (K, 3) at a time between records, on the sphere between where both have them."""
     before = min(int(at), len(positions) - 2)
     mixed = positions[before] + (at - before) * (positions[before + 1] - positions[before])
     return np.asarray(mixed / np.linalg.norm(mixed, axis=-1, keepdims=True))
 
 
 def _add_moving(axis: Any, positions: Floats, view: View) -> Callable[[float], None]:
-    """Add dots and trails to an axis; the function returned moves them to a moment, counted in records from 0."""
+    """Add dots and trails to an axis; the function returned moves them to a time, counted in records from 0."""
     begun = view.project(to_latlon(positions[0]))
     size = 5.0 if view.box is None else 14.0
     axis.scatter(*begun.T, marker="s", s=0.7 * size, color=START, linewidths=0, zorder=5, alpha=0.8)

@@ -70,7 +70,7 @@ class Job:
     def begin(self, plan: Mapping[str, Any], choose: Callable[[], dict[str, Any]] = dict) -> dict[str, Any]:
         """Write the plan, or compare it with that of an interrupted run, which is refused when it differs.
 
-        `choose` makes further settings, such as a scale fitted to a sample: called once, read back when a job goes on.
+        `choose` makes further settings, such as a scale fitted to a sample: called once, read back when a job resumes.
         """
         path = self.folder / PLAN
         plan = json.loads(json.dumps(dict(plan)))

@@ -6,7 +6,7 @@
 
 The pool knows functions and no models. It hands out a bounded number of tasks, so that memory stays bounded however
 many there are, and gives results back in order (or as they come). Workers that are killed or hang are replaced and
-their tasks handed out again; workers end with the process that started them, however it ends.
+their tasks given to others; workers end with the process that started them, however it ends.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ Kind = Literal["here", "threads", "processes", "dask"]
 LOCAL = "local"
 """The address of a Dask cluster that is started on this machine for the time of the work."""
 TASKS_PER_WORKER = 2
-"""Handed out at once, so that no worker waits for its next task."""
+"""Tasks given to each worker at once, so that none waits for its next one."""
 ATTEMPTS = 4
 """How often in a row lost workers are replaced, without a result in between, before the work is given up."""
 SILENT_SECONDS = 60.0
