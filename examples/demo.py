@@ -282,7 +282,7 @@ def show_training(page: Page, size: Size) -> None:
                 recipe,
                 Path(folder) / "run",
                 progress=lambda step, steps, loss: on_step(step, steps),
-                looking=on_features,
+                features_progress=on_features,
             )
             for name in KEPT:
                 (kept / name).parent.mkdir(parents=True, exist_ok=True)
