@@ -13,8 +13,8 @@ import time
 import numpy as np
 
 from tessearth.labels import LABELS, load_benchmark
-from tessearth.training.finetune import finetune
 from tessearth.training.finetuned import FineTuned
+from tessearth.training.finetuning import finetune
 from tessearth.zoo.names import is_untrained
 from tessearth.zoo.shipped import DEFAULT_MODEL
 

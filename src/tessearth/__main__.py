@@ -1,6 +1,6 @@
 """`python -m tessearth` is the command."""
 
-from tessearth.cli.app import main
+from tessearth.cli import main
 
 if __name__ == "__main__":  # a process started to read tiles imports this module too
     main()

@@ -1,10 +1,12 @@
-"""Data and optional libraries from installed packages: found without importing them, named when missing."""
+"""Fronts of our own packages, and data and optional libraries of installed ones, named when missing."""
 
 import functools
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
+import pkgutil
+import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +39,8 @@ def package_file(module: str, name: str, *, extra: str, what: str) -> Path:
 
 def package_version(distribution: str) -> str:
     """The installed version of a distribution, or "unknown" for one that runs from source."""
+    import importlib.metadata  # slow to import, and only reports ask
+
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -48,3 +52,21 @@ def file_sha256(path: Path) -> str:
     """The SHA-256 of a file, read in blocks; remembered, because package data does not change while a program runs."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_front(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package whose `__init__.pyi` lists its public names.
+
+    The list, `from tessearth.room.module import Name as Name`, is what type checkers read; a name brings its module in
+    when it is first used.
+    """
+    listing = (pkgutil.get_data(package, "__init__.pyi") or b"").decode()
+    homes = {name: module for module, name in re.findall(r"^from (\S+) import (\w+)", listing, re.MULTILINE)}
+
+    def find(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(homes[name]), name)
+
+    names = sorted(homes)
+    return find, lambda: names, names

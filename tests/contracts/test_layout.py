@@ -1,8 +1,12 @@
 """CONTRIBUTING's picture of the layout is true: its rooms are the folders, its order is that of `make check`."""
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "tessearth"
@@ -45,3 +49,20 @@ def test_every_module_next_to_the_rooms_is_named_and_enforced() -> None:
     )
     assert set(told.split(", ")) == modules
     assert modules <= set(enforced)
+
+
+@pytest.mark.parametrize("front", sorted(PACKAGE.rglob("__init__.pyi")), ids=lambda path: path.parent.name)
+def test_every_name_of_a_front_is_there_and_is_no_module(front: Path) -> None:
+    package = importlib.import_module(".".join(front.parent.relative_to(PACKAGE.parent).parts))
+    assert re.findall(r"as (\w+)$", front.read_text("utf-8"), flags=re.MULTILINE)
+    for name in package.__all__:
+        assert not isinstance(getattr(package, name), ModuleType), name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing
+
+
+def test_every_room_is_entered_by_its_front() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    protected = {contract["protected_modules"][0] for contract in contracts if contract["type"] == "protected"}
+    assert protected == {f"tessearth.{path.parent.name}.*" for path in PACKAGE.glob("*/__init__.py")}

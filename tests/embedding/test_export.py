@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tessearth import Embedder
-from tessearth.embedding import export as exporting
-from tessearth.embedding.export import export
+from tessearth.embedding import exporting
+from tessearth.embedding.exporting import export
 from tessearth.embedding.onnx import OnnxEmbedder
 from tessearth.errors import ConfigError, WeightsError
 from tessearth.zoo.baselines import build_baseline

@@ -261,7 +261,7 @@ def test_files_from_before_there_were_checksums_are_read(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_no_damaged_onnx_file_is_believed(tmp_path: Path) -> None:
-    from tessearth.embedding.export import export
+    from tessearth.embedding.exporting import export
     from tessearth.embedding.onnx import OnnxEmbedder
 
     export(tiny_encoder(dtype=torch.float32), tmp_path / "m.onnx")

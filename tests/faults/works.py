@@ -18,7 +18,7 @@ from tessearth.imagery.building import build_store
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.sphere.sampling import sample_sphere
 from tessearth.storage.tables import ROWS_AT_ONCE
-from tessearth.training.finetune import finetune
+from tessearth.training.finetuning import finetune
 from tessearth.training.loop import pretrain
 from tests.conftest import tiny_encoder
 from tests.faults.harness import Tick, contents

@@ -161,7 +161,7 @@ def test_the_server_agrees_in_json_and_in_bytes(golden: Golden, client: Any) -> 
 def test_onnx_agrees(golden: Golden, tmp_path: Path) -> None:
     for module in ("onnx", "onnxruntime", "onnxscript"):
         pytest.importorskip(module)
-    from tessearth.embedding.export import export
+    from tessearth.embedding.exporting import export
     from tessearth.embedding.onnx import OnnxEmbedder
 
     export(MODEL, tmp_path / "m.onnx")

@@ -14,7 +14,6 @@ from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError, OutputError, TableError, WeightsError
 from tessearth.sphere.sampling import sample_sphere, split_places
-from tessearth.training.finetune import finetune
 from tessearth.training.finetuned import (
     PENALTIES,
     FineTuned,
@@ -24,6 +23,7 @@ from tessearth.training.finetuned import (
     load_finetuned,
     predict_table,
 )
+from tessearth.training.finetuning import finetune
 from tessearth.training.loop import pretrain
 from tessearth.training.recipe import Recipe, read_recipe
 from tessearth.zoo.baselines import build_baseline, load_baseline

@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 
 from tessearth.bulk.stored import Array, Stored
-from tessearth.sphere.grids import WINDOW_SIDE, RasterGrid
+from tessearth.sphere import WINDOW_SIDE, RasterGrid
 
 LAYOUT = (
     b"LAYOUT=IFDS_BEFORE_DATA\nBLOCK_ORDER=ROW_MAJOR\nBLOCK_LEADER=SIZE_AS_UINT4\n"

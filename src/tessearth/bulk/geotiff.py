@@ -15,9 +15,8 @@ import numpy as np
 
 from tessearth.bulk.cog_bytes import Image, write_cog
 from tessearth.bulk.stored import Array, Stored
-from tessearth.sphere.grids import WINDOW_SIDE, RasterGrid
-from tessearth.storage.files import reserve
-from tessearth.storage.jobs import ArrayFile, Place
+from tessearth.sphere import WINDOW_SIDE, RasterGrid
+from tessearth.storage import ArrayFile, Place, reserve
 
 WINDOWS, WHOLE = "windows.raw", "whole.tif"
 

@@ -19,11 +19,8 @@ import pyarrow.parquet
 from tessearth.bulk.stored import Array, Stored
 from tessearth.errors import ConfigError
 from tessearth.packages import require
-from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.geometry import EARTH_RADIUS_KM
-from tessearth.sphere.grids import Box, WindowPlaces
-from tessearth.sphere.land import is_inhabited_land
-from tessearth.storage.files import atomic_write
+from tessearth.sphere import EARTH_RADIUS_KM, Box, Floats, WindowPlaces, is_inhabited_land
+from tessearth.storage import atomic_write
 
 FINEST = 15
 LEVELS_PER_WINDOW = 5

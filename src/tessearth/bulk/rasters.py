@@ -15,13 +15,10 @@ from tessearth.bulk.geotiff import GeoTiffTarget
 from tessearth.bulk.h3_cells import H3Cells, ParquetTarget, build_h3_cells, count_h3_cells
 from tessearth.bulk.stored import Array, Stored, StoredType, StoredWindow, check_stored_type, compute_window, fit_stored
 from tessearth.bulk.zarr import ZarrTarget
-from tessearth.embedding.embedder import Embedder, Precision
+from tessearth.embedding import Embedder, Precision
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.sphere.grids import GLOBE, Box, Layout, RasterGrid, build_grid, check_box
-from tessearth.storage.files import keeping_what_is_finished
-from tessearth.storage.jobs import Job, open_job
-from tessearth.storage.sealed import checksum
-from tessearth.storage.workers import Pool, open_pool, usual_workers
+from tessearth.sphere import GLOBE, Box, Layout, RasterGrid, build_grid, check_box
+from tessearth.storage import Job, Pool, checksum, keeping_what_is_finished, open_job, open_pool, usual_workers
 from tessearth.version import __version__
 
 FORMS: dict[str, Any] = {".tif": GeoTiffTarget, ".tiff": GeoTiffTarget, ".zarr": ZarrTarget, ".parquet": ParquetTarget}

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.embedding.embedder import Embedder
+from tessearth.embedding import Embedder
 from tessearth.errors import ConfigError
-from tessearth.sphere.grids import Layout, WindowPlaces
+from tessearth.sphere import Layout, WindowPlaces
 
 StoredType = Literal["int8", "float16", "float32"]
 Array = npt.NDArray[Any]

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tessearth.bulk.writers import WRITERS, Embeddings, NpzWriter, OutputFormat, Width, check_schema, open_writer
-from tessearth.embedding.onnx import OnnxEmbedder
+from tessearth.embedding import OnnxEmbedder
 from tessearth.errors import (
     ConfigError,
     CoordinateError,
@@ -32,11 +32,21 @@ from tessearth.errors import (
     TableError,
     is_out_of_memory,
 )
-from tessearth.sphere.coordinates import Floats
-from tessearth.storage.files import keeping_what_is_finished
-from tessearth.storage.jobs import Job, open_job
-from tessearth.storage.tables import ROWS_AT_ONCE, STANDARD_STREAM, PointBatch, PointTable, open_points
-from tessearth.storage.workers import Pool, one_torch_thread, open_pool, usual_workers
+from tessearth.sphere import Floats
+from tessearth.storage import (
+    ROWS_AT_ONCE,
+    STANDARD_STREAM,
+    Job,
+    PointBatch,
+    PointTable,
+    Pool,
+    keeping_what_is_finished,
+    one_torch_thread,
+    open_job,
+    open_points,
+    open_pool,
+    usual_workers,
+)
 
 Runtime = Literal["torch", "onnx"]
 MOST_WORKERS = 4
@@ -64,7 +74,7 @@ class ModelChoice:
         """An Embedder, or an OnnxEmbedder, which needs no torch."""
         if self.runtime == "onnx":
             return OnnxEmbedder(self.model, threads=threads)
-        from tessearth.embedding.embedder import Embedder
+        from tessearth.embedding import Embedder
 
         return Embedder(self.model, device=self.device, precision=self.precision)  # type: ignore[arg-type]
 

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from tessearth.errors import OutputError, TableError
-from tessearth.sphere.coordinates import Floats
-from tessearth.storage.files import atomic_write
-from tessearth.storage.tables import PARQUET, STANDARD_STREAM, UNREADABLE, PointBatch
+from tessearth.sphere import Floats
+from tessearth.storage import PARQUET, STANDARD_STREAM, UNREADABLE, PointBatch, atomic_write
 
 OutputFormat = Literal["npy", "npz", "parquet", "jsonl"]
 SUFFIXES: dict[str, OutputFormat] = {

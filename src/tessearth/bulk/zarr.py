@@ -13,7 +13,7 @@ import numpy as np
 from tessearth.bulk.stored import Array, Stored
 from tessearth.errors import OutputError
 from tessearth.packages import require
-from tessearth.sphere.grids import WINDOW_SIDE, RasterGrid
+from tessearth.sphere import WINDOW_SIDE, RasterGrid
 
 STORE, FRESH = "store.zarr", "fresh.zarr"
 EMBEDDING, CRS = "embedding", "spatial_ref"

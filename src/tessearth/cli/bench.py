@@ -9,7 +9,7 @@ from tessearth.cli import options
 from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tessearth.embedding.bench import Row, SizeRow
+    from tessearth.embedding import Row, SizeRow
 
 
 def bench(
@@ -26,7 +26,7 @@ def bench(
 
     tessearth bench --model earth --threads 1
     """
-    from tessearth.embedding.bench import Bench, compare, compare_sizes, single_place_ms
+    from tessearth.embedding import Bench, compare, compare_sizes, single_place_ms
 
     settings = Bench(model=model, places=places, threads=threads, rounds=rounds)
     if sizes is not None:

@@ -13,7 +13,7 @@ from tessearth.cli.progress import work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
-    from tessearth.bulk.tables import Runtime
+    from tessearth.bulk import Runtime
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -37,10 +37,10 @@ class Choice(NamedTuple):
     def open(self) -> Any:
         """An Embedder, or an OnnxEmbedder, which needs no torch."""
         if self.runtime == "onnx":
-            from tessearth.embedding.onnx import OnnxEmbedder
+            from tessearth.embedding import OnnxEmbedder
 
             return OnnxEmbedder(self.model)
-        from tessearth.embedding.embedder import Embedder
+        from tessearth.embedding import Embedder
 
         return Embedder(self.model, device=self.device, precision=self.precision)  # type: ignore[arg-type]
 
@@ -85,8 +85,7 @@ def encode(
     elif out is None:
         raise ConfigError("say where the embeddings go: --out FILE (or - for standard output)")
     else:
-        from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
-        from tessearth.bulk.writers import check_width, output_format
+        from tessearth.bulk import ModelChoice, TableJob, check_width, encode_table, output_format
 
         job = TableJob(
             source=table,
@@ -132,7 +131,7 @@ def _refuse_with_place(**options: object) -> None:
 
 def _encode_place(latlon: tuple[float, float], choice: Choice, as_json: bool) -> None:
     """Print one embedding: the numbers on one line, or an object that also says how well sites cover the place."""
-    from tessearth.sphere.coordinates import as_latlon
+    from tessearth.sphere import as_latlon
 
     place = as_latlon(latlon)
     if choice.runtime == "torch":

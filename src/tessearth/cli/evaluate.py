@@ -11,7 +11,7 @@ from tessearth.cli.progress import work_progress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tessearth.evaluation.results import Results
+    from tessearth.evaluation import Results
 
 
 def evaluate(
@@ -56,8 +56,8 @@ def evaluate(
 
     tessearth evaluate --models "mine:run0.safetensors|run1.safetensors" --tasks mine.csv:yield:regress --out report
     """
-    from tessearth.evaluation.runner import evaluate as run
-    from tessearth.evaluation.runner import split_names
+    from tessearth.evaluation import evaluate as run
+    from tessearth.evaluation import split_names
 
     named = split_names(models)
     with work_progress("evaluating", "scores") as progress:
@@ -91,9 +91,8 @@ def compare(
 
     tessearth compare report-before report-after
     """
-    from tessearth.evaluation.report import NOTHING, format_score
-    from tessearth.evaluation.results import compare as find_differences
-    from tessearth.evaluation.results import read_results
+    from tessearth.evaluation import NOTHING, format_score, read_results
+    from tessearth.evaluation import compare as find_differences
 
     rows = find_differences(read_results(first), read_results(second))
     head = ("model", "task", "split", "probe", "first", "second", "difference", "must exceed", "the second is")
@@ -112,8 +111,7 @@ def compare(
 
 
 def _print_scores(results: "Results") -> None:
-    from tessearth.evaluation.report import BEATS, score_grid
-    from tessearth.evaluation.results import score_tables
+    from tessearth.evaluation import BEATS, score_grid, score_tables
 
     marks = {"best": " *", "beats": f" {BEATS}"}
     for table in score_tables(results):

@@ -12,7 +12,7 @@ def export(out: options.Out, model: options.Model = options.DEFAULT_MODEL) -> No
 
     tessearth encode --model untrained.onnx 48.8566 2.3522
     """
-    from tessearth.embedding.export import export as write
+    from tessearth.embedding import export as write
 
     done = write(model, out)
     size = done.path.stat().st_size / 1e6

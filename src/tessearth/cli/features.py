@@ -22,8 +22,7 @@ def features(
     tessearth features smoke --out stores/smoke
     """
     from tessearth.devices import find_device
-    from tessearth.imagery.building import build_store
-    from tessearth.imagery.recipe import load_recipe
+    from tessearth.imagery import build_store, load_recipe
 
     loaded, chosen = load_recipe(recipe), find_device(device)
     with work_progress("computing features") as progress:

@@ -38,7 +38,7 @@ def finetune(
     Ctrl-C ends early and keeps the best so far. `tessearth predict RUN --input FILE` uses the result.
     """
     from tessearth.settings import read_value
-    from tessearth.training.finetune import finetune as learn
+    from tessearth.training import finetune as learn
 
     path, column, kind = _parse(table)
     settings = {name: read_value(text) for name, text in options.split_settings(changes).items()}
@@ -77,7 +77,7 @@ def predict(
     tessearth predict runs/yield --input fields.csv --out predicted.csv
     """
     from tessearth.devices import find_device
-    from tessearth.training.finetuned import load_finetuned, predict_table
+    from tessearth.training import load_finetuned, predict_table
 
     tuned = load_finetuned(run, find_device(device))
     with work_progress("predicting", "rows") as advance:

@@ -39,17 +39,17 @@ def info(
 
 
 def _describe_model(name: str | None) -> dict[str, Any]:
-    from tessearth.embedding.describe import describe_model, list_names
+    from tessearth.embedding import describe_model, list_names
 
     return dict(list_names()) if name is None else describe_model(name)
 
 
 def _describe_store(path: str, sheet: str | None, tiles: int) -> dict[str, Any]:
-    from tessearth.imagery.store import FeatureStore
+    from tessearth.imagery import FeatureStore
 
     store = FeatureStore(path)
     if sheet is not None:
-        from tessearth.imagery.contact_sheet import draw_contact_sheet
+        from tessearth.imagery import draw_contact_sheet
 
         draw_contact_sheet(store, sheet, count=tiles)
     return store.describe()

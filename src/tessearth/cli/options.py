@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tessearth.errors import ConfigError
-from tessearth.zoo.shipped import DEFAULT_MODEL
+from tessearth.zoo import DEFAULT_MODEL
 
 _MODEL = typer.Option(
     "--model",
@@ -85,7 +85,7 @@ def split_workers(text: str | None) -> tuple[int | None, str | None]:
 
 def warn_if_untrained(model: str) -> None:
     """Warn that random weights carry no information about places."""
-    from tessearth.zoo.names import is_untrained
+    from tessearth.zoo import is_untrained
 
     if is_untrained(model):
         print(f"tessearth: warning: model {model!r} has random weights; use it to try things out only", file=sys.stderr)

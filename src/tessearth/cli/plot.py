@@ -42,8 +42,7 @@ def plot(
 
     tessearth plot performance --table scores.csv --set x=top_k --out top_k.svg
     """
-    from tessearth.figures.kinds import KINDS, check_figure, write_figure
-    from tessearth.figures.request import Request, read_settings, read_view
+    from tessearth.figures import KINDS, Request, check_figure, read_settings, read_view, write_figure
 
     if kind is None:
         for name, card in KINDS.items():

@@ -32,8 +32,8 @@ def pretrain(
 
     Several GPUs: torchrun --nproc-per-node 2 -m tessearth pretrain paper --out runs/paper
     """
-    from tessearth.training.loop import pretrain as train
-    from tessearth.training.recipe import read_recipe
+    from tessearth.training import pretrain as train
+    from tessearth.training import read_recipe
 
     loaded = read_recipe(recipe, changes or [])
     with work_progress("computing features") as computing, work_progress("training", "steps") as advance:

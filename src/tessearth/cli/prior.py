@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tessearth.embedding.embedder import Embedder
-    from tessearth.evaluation.geoprior import SavedPrior
+    from tessearth.embedding import Embedder
+    from tessearth.evaluation import SavedPrior
 
 app = typer.Typer(
     help="Learn where species occur, and improve an image classifier with it.",
@@ -47,8 +47,8 @@ def fit(
     Sightings are a table with a species column, or iNaturalist-2018's npz. --set takes batch_size, learning_rate,
     positive_weight (of the species seen, against each of the others) and seed.
     """
-    from tessearth.embedding.embedder import Embedder
-    from tessearth.evaluation.geoprior import PriorSettings, fit_prior, read_sightings, save_prior
+    from tessearth.embedding import Embedder
+    from tessearth.evaluation import PriorSettings, fit_prior, read_sightings, save_prior
     from tessearth.settings import from_plain, read_value
 
     given = {name: read_value(text) for name, text in options.split_settings(changes).items()}
@@ -91,7 +91,7 @@ def evaluate(
     An npz with image scores (`prediction`) is scored both ways; any other table by place alone. Without --model, the
     model is opened where it was at the fit.
     """
-    from tessearth.evaluation.geoprior import evaluate_prior, has_scores, load_prior, read_sightings
+    from tessearth.evaluation import evaluate_prior, has_scores, load_prior, read_sightings
 
     saved = load_prior(prior)
     sightings = read_sightings(table, column)
@@ -129,9 +129,9 @@ def draw(
     Values are the prior's scores: higher is likelier, but they are no probabilities, since the fit weighs sightings
     by 2048.
     """
-    from tessearth.evaluation.geoprior import load_prior
-    from tessearth.plotting.places import check_map_path, write_world_map
-    from tessearth.sphere.grids import world_grid
+    from tessearth.evaluation import load_prior
+    from tessearth.plotting import check_map_path, write_world_map
+    from tessearth.sphere import world_grid
 
     check_map_path(out)
     saved = load_prior(prior)
@@ -146,7 +146,7 @@ def draw(
 
 def _embedder(saved: "SavedPrior", model: str | None, device: str | None) -> "Embedder":
     """The embedder that a prior was fitted with."""
-    from tessearth.embedding.embedder import Embedder
+    from tessearth.embedding import Embedder
 
     name = model or saved.model
     if not name:
@@ -193,7 +193,7 @@ def _image_scores(rows: _Rows, species: int) -> "Iterator[npt.NDArray[np.float32
     """Scores (n, C) of consecutive rows; equal scores where there are no images."""
     import numpy as np
 
-    from tessearth.evaluation.geoprior import SCORES_AT_ONCE, read_scores
+    from tessearth.evaluation import SCORES_AT_ONCE, read_scores
 
     if rows.scores_path is not None:
         return read_scores(rows.scores_path)

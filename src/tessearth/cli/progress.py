@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tessearth.embedding.embedder import Embedder
+    from tessearth.embedding import Embedder
 
 CHUNK = 8192
 """Places embedded between two updates of the bar."""

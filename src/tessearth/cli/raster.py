@@ -48,7 +48,7 @@ def raster(
     processes, cluster = options.split_workers(workers)
     if processes not in (None, 1):
         raise ConfigError("a map is computed in this process or on a Dask cluster: give --workers local or an address")
-    from tessearth.bulk.rasters import write_raster
+    from tessearth.bulk import write_raster
 
     with work_progress("embedding", "windows") as advance:
         written = write_raster(
@@ -76,7 +76,7 @@ def _sides(bbox: str | None, region: str | None) -> list[float]:
     if bbox is not None and region is not None:
         raise ConfigError("--bbox and --region both say where: give one of them")
     if region is not None and region != "world":
-        from tessearth.plotting.views import find_region
+        from tessearth.plotting import find_region
 
         box = find_region(region)
         return [_wrap(box.west), box.south, _wrap(box.east), box.north]

@@ -41,10 +41,9 @@ def build(
 
     tessearth retrieve build --model runs/earth/best --store stores/earth --out earth.npz
     """
-    from tessearth.embedding.embedder import Embedder
-    from tessearth.embedding.retrieval import build_database, save_database
-    from tessearth.imagery.store import FeatureStore
-    from tessearth.zoo.names import default_database, parse_name
+    from tessearth.embedding import Embedder, build_database, save_database
+    from tessearth.imagery import FeatureStore
+    from tessearth.zoo import default_database, parse_name
 
     if parse_name(model).mode is not None:
         raise ConfigError(f"{model} reads a database already; name the model alone")
@@ -87,10 +86,9 @@ def similar(
 
     tessearth retrieve similar 48.8566 2.3522 --apart 1000
     """
-    from tessearth.embedding.embedder import Embedder
-    from tessearth.embedding.retrieval import land_places, most_alike, read_database
-    from tessearth.sphere.coordinates import as_latlon
-    from tessearth.zoo.names import find_database, parse_name
+    from tessearth.embedding import Embedder, land_places, most_alike, read_database
+    from tessearth.sphere import as_latlon
+    from tessearth.zoo import find_database, parse_name
 
     place = as_latlon((number(lat, "LAT"), number(lon, "LON")))
     named = parse_name(model)

@@ -61,7 +61,7 @@ def explore(
 
     tessearth explore --model earth
     """
-    from tessearth.explorer.app import check_built
+    from tessearth.explorer import check_built
 
     page = check_built()
     _run(_Opening(model, device, api_key, trajectories, cache), (host, port), {}, page=page, open_browser=browser)
@@ -86,11 +86,8 @@ def _run(
     open_browser: bool = False,
 ) -> None:
     """Open the model and serve it until interrupted."""
-    from tessearth.embedding.cache import EmbeddingCache
-    from tessearth.embedding.embedder import Embedder
-    from tessearth.explorer.app import Address, run_server
-    from tessearth.explorer.limits import ServeSettings
-    from tessearth.explorer.session import Served
+    from tessearth.embedding import Embedder, EmbeddingCache
+    from tessearth.explorer import Address, Served, ServeSettings, run_server
     from tessearth.packages import require
 
     require("fastapi", extra="serve", what="the server")

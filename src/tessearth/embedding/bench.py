@@ -16,11 +16,10 @@ import torch
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.fast.head import Precision
-from tessearth.encoder.config import EncoderConfig, TessellationConfig
-from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder import EncoderConfig, SphericalVoronoiEncoder, TessellationConfig
 from tessearth.errors import ConfigError, TessearthError
-from tessearth.sphere.geometry import xyz_to_latlon
-from tessearth.zoo.names import load_base
+from tessearth.sphere import xyz_to_latlon
+from tessearth.zoo import load_base
 
 PLAIN = "plain dense"
 PLAIN_BATCH = 4096

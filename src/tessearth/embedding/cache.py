@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import OutputError, WeightsError
-from tessearth.storage.files import cache_folder, cache_path, write_bytes
-from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
+from tessearth.storage import cache_folder, cache_path, read_sealed_tensors, seal_tensors, write_bytes
 
 VERSION = 2
 LIMIT_BYTES = 2 * 10**9

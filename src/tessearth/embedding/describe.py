@@ -10,15 +10,21 @@ import torch
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.retrieval import read_database
-from tessearth.encoder.contract import LocationEncoder
-from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.encoder.tokens import measure_token_use
-from tessearth.encoder.weights import build_from, read_weights
-from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice
-from tessearth.zoo.baselines import BASELINES, PUBLISHED, PositionalEncoder
-from tessearth.zoo.names import ModelName, find_database, load_base, locate, parse_name
-from tessearth.zoo.saved import is_saved_baseline, read_provenance
-from tessearth.zoo.shipped import MODELS
+from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, build_from, measure_token_use, read_weights
+from tessearth.sphere import EARTH_RADIUS_KM, fibonacci_lattice
+from tessearth.zoo import (
+    BASELINES,
+    MODELS,
+    PUBLISHED,
+    ModelName,
+    PositionalEncoder,
+    find_database,
+    is_saved_baseline,
+    load_base,
+    locate,
+    parse_name,
+    read_provenance,
+)
 
 SAMPLE_PLACES = 4096
 """Token statistics are taken over this many places spread evenly over the sphere."""

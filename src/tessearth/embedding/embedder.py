@@ -15,13 +15,10 @@ from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.head import Precision
 from tessearth.embedding.retrieval import Retriever, read_database
 from tessearth.embedding.transfer import Gatherer, PlaceBatch, Places, read_places
-from tessearth.encoder.contract import LocationEncoder
-from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, CoordinateError
-from tessearth.sphere.coordinates import LARGEST_DEGREES, check_latlon
-from tessearth.sphere.geometry import angular_distance
-from tessearth.zoo.names import find_database, load_base, parse_name
-from tessearth.zoo.shipped import DEFAULT_MODEL
+from tessearth.sphere import LARGEST_DEGREES, angular_distance, check_latlon
+from tessearth.zoo import DEFAULT_MODEL, find_database, load_base, parse_name
 
 __all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Strategy", "Support"]
 

@@ -22,10 +22,9 @@ from tessearth.embedding.fast.cpu import FEW_PLACES, FastVoronoi
 from tessearth.embedding.fast.head import Precision, network_dtype
 from tessearth.embedding.retrieval import Retriever
 from tessearth.embedding.transfer import PlaceBatch, Places
-from tessearth.encoder.contract import LocationEncoder
-from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
-from tessearth.sphere.geometry import fibonacci_lattice
+from tessearth.sphere import fibonacci_lattice
 
 if typing.TYPE_CHECKING:
     from tessearth.embedding.fast.gpu import GpuVoronoi

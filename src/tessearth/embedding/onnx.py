@@ -10,8 +10,8 @@ import numpy.typing as npt
 from tessearth.devices import places_at_once
 from tessearth.errors import WeightsError
 from tessearth.packages import require
-from tessearth.sphere.coordinates import as_latlon
-from tessearth.storage.sealed import checksum
+from tessearth.sphere import as_latlon
+from tessearth.storage import checksum
 
 FORMAT = "tessearth-onnx-2"
 """The metadata's name of the format; the number is that of this layout."""

@@ -22,16 +22,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import ConfigError, CoordinateError, DataError
-from tessearth.sphere.coordinates import Floats, as_places, check_latlon
-from tessearth.sphere.geometry import EARTH_RADIUS_KM, fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
-from tessearth.sphere.land import is_inhabited_land
-from tessearth.storage.files import atomic_write
-from tessearth.storage.sealed import read_npz
-from tessearth.zoo.names import Mode
+from tessearth.sphere import (
+    EARTH_RADIUS_KM,
+    Floats,
+    as_places,
+    check_latlon,
+    fibonacci_lattice,
+    is_inhabited_land,
+    latlon_to_xyz,
+    xyz_to_latlon,
+)
+from tessearth.storage import atomic_write, read_npz
+from tessearth.zoo import Mode
 
 if TYPE_CHECKING:
     from tessearth.embedding.embedder import Embedder
-    from tessearth.imagery.store import FeatureStore
+    from tessearth.imagery import FeatureStore
 
 Array = npt.NDArray[Any]
 

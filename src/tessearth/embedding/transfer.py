@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.sphere.coordinates import Floats, as_latlon, as_xyz
-from tessearth.sphere.geometry import latlon_to_xyz, xyz_to_latlon
+from tessearth.sphere import Floats, as_latlon, as_xyz, latlon_to_xyz, xyz_to_latlon
 
 
 class PlaceBatch(NamedTuple):

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import CoordinateError, MissingExtraError
-from tessearth.sphere.coordinates import as_latlon, find_columns
-from tessearth.zoo.shipped import DEFAULT_MODEL
+from tessearth.sphere import as_latlon, find_columns
+from tessearth.zoo import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator, TransformerMixin

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from tessearth.encoder.tokens import SemanticTokens
 from tessearth.errors import ConfigError
-from tessearth.sphere.geometry import latlon_to_xyz
-from tessearth.storage.files import write_bytes
-from tessearth.storage.sealed import seal_tensors
+from tessearth.sphere import latlon_to_xyz
+from tessearth.storage import seal_tensors, write_bytes
 
 BASELINE_FORMAT, BASELINE_FORMAT_VERSION = "tessearth-baseline", "1"
 

@@ -16,7 +16,7 @@ from tessearth.encoder.sites import SiteStart, start_sites
 from tessearth.encoder.tokens import SemanticTokens
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.errors import ConfigError
-from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.sphere import latlon_to_xyz
 
 
 class Encoding(NamedTuple):

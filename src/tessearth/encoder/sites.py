@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
-from tessearth.sphere.land import is_inhabited_land
-from tessearth.storage.sealed import read_npz
+from tessearth.sphere import fibonacci_lattice, is_inhabited_land, xyz_to_latlon
+from tessearth.storage import read_npz
 
 SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""

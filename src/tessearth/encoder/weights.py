@@ -25,7 +25,7 @@ from tessearth.encoder import official
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, OutputError, WeightsError
-from tessearth.storage.files import write_bytes
+from tessearth.storage import write_bytes
 from tessearth.version import __version__
 
 FORMAT = "tessearth"

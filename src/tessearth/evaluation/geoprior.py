@@ -21,10 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import ConfigError, CoordinateError, DataError, UnknownNameError, WeightsError
-from tessearth.sphere.coordinates import check_latlon
-from tessearth.storage.files import write_bytes
-from tessearth.storage.sealed import read_npz, read_sealed_tensors, seal_tensors
-from tessearth.storage.tables import read_labelled
+from tessearth.sphere import check_latlon
+from tessearth.storage import read_labelled, read_npz, read_sealed_tensors, seal_tensors, write_bytes
 
 Array = npt.NDArray[Any]
 Codes = npt.NDArray[np.int64]

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.embedding.cache import EmbeddingCache, places_key
-from tessearth.embedding.embedder import Embedder
+from tessearth.embedding import Embedder, EmbeddingCache, places_key
 from tessearth.errors import ConfigError, DataError, TessearthError
 from tessearth.evaluation.metrics import METRICS
 from tessearth.evaluation.results import Skipped, TaskCard

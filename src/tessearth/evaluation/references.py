@@ -16,8 +16,7 @@ from tessearth.evaluation.probes import Array, Probe, RidgeProbe, fitted, vote
 from tessearth.packages import require
 from tessearth.registry import Registry
 from tessearth.settings import Kind
-from tessearth.sphere.coordinates import Floats, as_places
-from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.sphere import Floats, as_places, latlon_to_xyz
 
 COINCIDENT = 1e-9
 """Radians (6 mm): the least distance that a neighbour counts with."""

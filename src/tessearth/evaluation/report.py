@@ -12,7 +12,7 @@ from tessearth.evaluation.metrics import NAMES
 from tessearth.evaluation.results import Breakdown, Results, Row, ScoreTable, best_model, score_tables
 from tessearth.evaluation.runner import Prediction
 from tessearth.packages import require
-from tessearth.storage.files import write_bytes
+from tessearth.storage import write_bytes
 
 Emphasis = Literal["", "best", "second", "beats", "note"]
 TEMPLATES = Path(__file__).parent / "templates"
@@ -347,8 +347,7 @@ def _figure(label: str, task: str, prediction: Prediction) -> Figure:
 
 def draw_maps(prediction: Prediction, title: str) -> bytes:
     """A PNG of three maps: the truth, the prediction and the difference."""
-    from tessearth.plotting.places import Predicted, draw_predictions
-    from tessearth.plotting.views import figure_bytes, paper_style, view_around
+    from tessearth.plotting import Predicted, draw_predictions, figure_bytes, paper_style, view_around
 
     task = prediction.task
     told = Predicted(

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from tessearth.errors import ConfigError, DataError
 from tessearth.packages import require
 from tessearth.settings import Kind, from_plain
-from tessearth.storage.files import write_bytes
+from tessearth.storage import write_bytes
 
 SCHEMA = 1
 """Raised whenever a reader of the last version would misread a file of this one."""

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import torch
 
 from tessearth.devices import find_device
-from tessearth.embedding.cache import EmbeddingCache
-from tessearth.embedding.embedder import Embedder
+from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
 from tessearth.evaluation import metrics
 from tessearth.evaluation.metrics import class_table, continent_table, find_continents
@@ -42,8 +41,7 @@ from tessearth.evaluation.results import (
 )
 from tessearth.evaluation.tasks import Task
 from tessearth.settings import did_you_mean
-from tessearth.storage.files import locked_folder
-from tessearth.storage.workers import side_by_side
+from tessearth.storage import locked_folder, side_by_side
 from tessearth.version import __version__
 
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.registry import Registry
-from tessearth.sphere.coordinates import as_places
-from tessearth.sphere.sampling import place_keys
+from tessearth.sphere import as_places, place_keys
 
 Rows = npt.NDArray[np.int64]
 

@@ -21,9 +21,8 @@ from tessearth.evaluation.splits import Split
 from tessearth.labels import LABELS, LabelTable, load_benchmark, read_benchmark
 from tessearth.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
 from tessearth.settings import Kind, did_you_mean
-from tessearth.sphere.geometry import fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
-from tessearth.sphere.sampling import sample_sphere
-from tessearth.storage.tables import PANDAS_BLANK, Labelled, column_names, read_labelled
+from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, sample_sphere, xyz_to_latlon
+from tessearth.storage import PANDAS_BLANK, Labelled, column_names, read_labelled
 
 Floats = npt.NDArray[np.float64]
 

@@ -2,3 +2,7 @@
 
 `build_app(served)` is the application, `run_server` serves it; only the command line imports from here.
 """
+
+from tessearth.packages import open_front
+
+__getattr__, __dir__, __all__ = open_front(__name__)

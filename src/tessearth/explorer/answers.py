@@ -11,11 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.embedding.retrieval import most_alike
-from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.encoder.sites import TRAJECTORIES, Trajectory
-from tessearth.encoder.tokens import measure_token_use
-from tessearth.encoder.voronoi import SoftVoronoi
+from tessearth.embedding import most_alike
+from tessearth.encoder import TRAJECTORIES, SoftVoronoi, SphericalVoronoiEncoder, Trajectory, measure_token_use
 from tessearth.errors import ConfigError, MissingExtraError
 from tessearth.explorer.schemas import (
     CompareAnswer,
@@ -31,12 +28,17 @@ from tessearth.explorer.schemas import (
     TokensAnswer,
     TokenShare,
 )
-from tessearth.labels.outlines import world_rings
-from tessearth.labels.table import LABELS, prepare_labels
-from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.geometry import EARTH_RADIUS_KM, angular_distance, latlon_to_xyz, xyz_to_latlon
-from tessearth.sphere.voronoi_cells import Cells, cells_geojson
-from tessearth.zoo.shipped import shipped_folder
+from tessearth.labels import LABELS, prepare_labels, world_rings
+from tessearth.sphere import (
+    EARTH_RADIUS_KM,
+    Cells,
+    Floats,
+    angular_distance,
+    cells_geojson,
+    latlon_to_xyz,
+    xyz_to_latlon,
+)
+from tessearth.zoo import shipped_folder
 
 Array = npt.NDArray[Any]
 Features = npt.NDArray[np.float32]

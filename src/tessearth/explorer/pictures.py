@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import MissingExtraError, UnknownNameError
-from tessearth.imagery.sources.raster import GlobalRaster, blue_marble
+from tessearth.imagery import GlobalRaster, blue_marble
 from tessearth.packages import package_file, require
-from tessearth.sphere.coordinates import Floats
+from tessearth.sphere import Floats
 
 Array = npt.NDArray[Any]
 

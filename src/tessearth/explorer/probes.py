@@ -7,13 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import DataError
-from tessearth.evaluation import metrics
-from tessearth.evaluation.probes import RidgeProbe
-from tessearth.evaluation.splits import block_ids
+from tessearth.evaluation import METRICS, RidgeProbe, block_ids, score
 from tessearth.explorer.schemas import PredictRequest, Score
 from tessearth.ridge import RidgeFit, fit_ridge_classifier, fit_ridge_regression
 from tessearth.settings import Kind
-from tessearth.sphere.coordinates import Floats
+from tessearth.sphere import Floats
 
 Array = npt.NDArray[Any]
 
@@ -118,7 +116,7 @@ def _score(target: Target, value: float, folds: int) -> Score:
     baseline = 0.0
     if target.kind == "classify":
         baseline = float(np.bincount(target.values).max() / len(target.values))
-    return Score(name=metrics.METRICS[target.kind][0], value=value, folds=folds, baseline=baseline)
+    return Score(name=METRICS[target.kind][0], value=value, folds=folds, baseline=baseline)
 
 
 def _regional_score(kind: Kind, rows: Array, values: Array, latlon: Floats, alpha: float) -> float | None:
@@ -135,4 +133,4 @@ def _regional_score(kind: Kind, rows: Array, values: Array, latlon: Floats, alph
         fit = fit_ridge_classifier if kind == "classify" else fit_ridge_regression
         fitted = fit(rows[train], values[train], alphas=(alpha,), folds=1)
         predicted[test] = fitted.predict(rows[test]).reshape(len(test))
-    return metrics.score(kind, values, predicted)
+    return score(kind, values, predicted)

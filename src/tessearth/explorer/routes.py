@@ -24,10 +24,9 @@ from tessearth.explorer.schemas import (
 )
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
-from tessearth.sphere.coordinates import Floats, as_latlon
-from tessearth.sphere.grids import world_grid
+from tessearth.sphere import Floats, as_latlon, world_grid
 from tessearth.version import __version__
-from tessearth.zoo.names import is_untrained
+from tessearth.zoo import is_untrained
 
 LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
 TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]

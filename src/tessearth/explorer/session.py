@@ -12,11 +12,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.embedding.cache import EmbeddingCache, places_key
-from tessearth.embedding.embedder import Embedder
-from tessearth.embedding.retrieval import land_places
-from tessearth.encoder.sites import Trajectory, read_trajectory
-from tessearth.encoder.voronoi import SoftVoronoi
+from tessearth.embedding import Embedder, EmbeddingCache, land_places, places_key
+from tessearth.encoder import SoftVoronoi, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
 from tessearth.explorer.answers import (
     Land,
@@ -29,11 +26,8 @@ from tessearth.explorer.answers import (
 from tessearth.explorer.limits import Recent, ServeSettings
 from tessearth.explorer.pictures import warm_base
 from tessearth.explorer.probes import FittedProbe
-from tessearth.plotting.colours import Components, fit_components
-from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.geometry import EARTH_RADIUS_KM
-from tessearth.sphere.grids import world_grid
-from tessearth.sphere.voronoi_cells import Cells, build_cells
+from tessearth.plotting import Components, fit_components
+from tessearth.sphere import EARTH_RADIUS_KM, Cells, Floats, build_cells, world_grid
 
 Array = npt.NDArray[Any]
 Arguments = ParamSpec("Arguments")

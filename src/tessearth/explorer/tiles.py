@@ -26,9 +26,8 @@ from tessearth.explorer.pictures import (
 from tessearth.explorer.probes import FittedProbe
 from tessearth.explorer.schemas import Legend
 from tessearth.explorer.session import FieldName, Served
-from tessearth.plotting.colours import Components
-from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.land import is_land
+from tessearth.plotting import Components
+from tessearth.sphere import Floats, is_land
 
 Array = npt.NDArray[Any]
 

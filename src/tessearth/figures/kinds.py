@@ -9,32 +9,48 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.encoder.sites import TRAJECTORIES, read_trajectory
+from tessearth.encoder import TRAJECTORIES, read_trajectory
 from tessearth.errors import ConfigError
-from tessearth.evaluation.runner import split_names
+from tessearth.evaluation import split_names
 from tessearth.figures.request import Request
 from tessearth.figures.scores import find_run, predict, read_metrics, read_scores, score_top_k
-from tessearth.plotting import curves, places, sites, tokens
-from tessearth.plotting.curves import Score
-from tessearth.plotting.ground import land_at
-from tessearth.plotting.views import (
+from tessearth.plotting import (
     COLUMN_CM,
     DPI,
     PAGE_CM,
     SUFFIXES,
     Floats,
     Pixels,
+    Score,
     View,
     add_colour_bar,
+    animate_migration,
     check_figure_path,
+    check_token,
+    draw_cells,
+    draw_embeddings,
+    draw_losses,
+    draw_migration,
+    draw_performance,
+    draw_predictions,
+    draw_retrieval,
+    draw_sharpness,
+    draw_site_embeddings,
+    draw_sites,
+    draw_token_map,
+    draw_token_use,
+    land_at,
+    most_telling,
+    most_used,
     new_figure,
     paper_style,
     save_figure,
+    to_latlon,
+    top_places,
 )
 from tessearth.registry import Registry
-from tessearth.sphere.geometry import fibonacci_lattice
-from tessearth.sphere.voronoi_cells import build_cells
-from tessearth.storage.files import write_bytes
+from tessearth.sphere import build_cells, fibonacci_lattice
+from tessearth.storage import write_bytes
 
 Array = npt.NDArray[Any]
 
@@ -79,7 +95,7 @@ def write_figure(kind: str, request: Request, path: str | PathLike[str], dpi: in
         trajectory = read_trajectory(find_run(request.model, request.run) / TRAJECTORIES)
         style: dict[str, Any] = {} if request.width_cm is None else {"width_cm": request.width_cm}
         style |= {"share": request.share, "seed": request.seed, "frames": request.frames}
-        write_bytes(path, sites.animate_migration(trajectory, request.view, **style))
+        write_bytes(path, animate_migration(trajectory, request.view, **style))
 
 
 def _on_map(paint: Callable[[Any, Request], str], request: Request, below_cm: float = 0.35) -> Any:
@@ -91,37 +107,37 @@ def _on_map(paint: Callable[[Any, Request], str], request: Request, below_cm: fl
 
 def _sites(axis: Any, request: Request) -> str:
     xyz = request.positions()
-    sites.draw_sites(axis, xyz, request.view)
+    draw_sites(axis, xyz, request.view)
     return f"{len(xyz):,} sites"
 
 
 def _sharpness(axis: Any, request: Request) -> str:
     tau = request.voronoi().sharpness().detach().cpu().numpy()
-    sites.draw_sharpness(axis, request.positions(), tau, request.view, share=request.share, seed=request.seed)
+    draw_sharpness(axis, request.positions(), tau, request.view, share=request.share, seed=request.seed)
     return f"sharpness of {request.share:.0%} of {len(tau):,} sites"
 
 
 def _cells(axis: Any, request: Request) -> str:
     cells = build_cells(request.positions())
-    sites.draw_cells(axis, cells, request.view)
+    draw_cells(axis, cells, request.view)
     return f"Voronoi cells of {len(cells.sites):,} sites"
 
 
 def _site_embeddings(axis: Any, request: Request) -> str:
     embeddings = request.voronoi().embeddings.detach().cpu().numpy()
     columns = request.columns or 1200
-    sites.draw_site_embeddings(axis, request.positions(), embeddings, request.view, columns=columns)
+    draw_site_embeddings(axis, request.positions(), embeddings, request.view, columns=columns)
     return "site embeddings by nearest cell (three independent components)"
 
 
 def _embeddings(axis: Any, request: Request) -> str:
-    places.draw_embeddings(axis, request.embedder.embed, request.view, columns=request.columns or 500)
+    draw_embeddings(axis, request.embedder.embed, request.view, columns=request.columns or 500)
     return "location embeddings (three independent components)"
 
 
 def _migration(axis: Any, request: Request) -> str:
     trajectory = read_trajectory(find_run(request.model, request.run) / TRAJECTORIES)
-    sites.draw_migration(axis, trajectory.positions, request.view, share=request.share, seed=request.seed)
+    draw_migration(axis, trajectory.positions, request.view, share=request.share, seed=request.seed)
     return f"site migration over {trajectory.steps[-1] - trajectory.steps[0]:,} steps"
 
 
@@ -129,9 +145,9 @@ def _token(axis: Any, request: Request) -> str:
     pixels = request.pixels(400)
     attention = request.attention(pixels.latlon[pixels.shown])
     on_land = land_at(pixels, request.view)[pixels.shown]
-    telling = tokens.most_telling(attention[on_land] if on_land.any() else attention, 1)[0]
-    token = tokens.check_token(telling if request.token is None else request.token, attention.shape[1])
-    drawn = tokens.draw_token_map(axis, pixels, attention[:, token], request.view)
+    telling = most_telling(attention[on_land] if on_land.any() else attention, 1)[0]
+    token = check_token(telling if request.token is None else request.token, attention.shape[1])
+    drawn = draw_token_map(axis, pixels, attention[:, token], request.view)
     add_colour_bar(axis, drawn, "attention (%)", extend="max")
     return f"where token {token} is attended to"
 
@@ -139,16 +155,14 @@ def _token(axis: Any, request: Request) -> str:
 def _tokens_sheet(request: Request) -> Any:
     pixels = request.pixels(160)
     attention = request.attention(pixels.latlon[pixels.shown])
-    chosen = tokens.most_used(attention, SHEET_TOKENS)
+    chosen = most_used(attention, SHEET_TOKENS)
     rows = -(-len(chosen) // SHEET_COLUMNS)
     width = request.width_cm or PAGE_CM
     shape = pixels.shown.shape
     height = rows * (width / SHEET_COLUMNS * shape[0] / shape[1] + 0.42) + 1.2
     figure, axes = new_figure(width, height, rows, SHEET_COLUMNS)
     for axis, token in zip(np.ravel(axes), chosen, strict=False):
-        drawn = tokens.draw_token_map(
-            axis, pixels, _relative(attention[:, token]), request.view, plain=True, highest=1.0
-        )
+        drawn = draw_token_map(axis, pixels, _relative(attention[:, token]), request.view, plain=True, highest=1.0)
         axis.set_title(f"token {token} (to {100 * _peak(attention[:, token]):.2g} %)", fontsize=6, pad=1.5)
     for axis in np.ravel(axes)[len(chosen) :]:
         axis.set_axis_off()
@@ -161,8 +175,8 @@ def _tokens_best(request: Request) -> Any:
     attention = request.attention(pixels.latlon[pixels.shown])
     on_land = land_at(pixels, request.view)
     land, beneath = pixels.latlon[on_land], attention[on_land[pixels.shown]]
-    chosen = tokens.most_telling(beneath, min(BEST_TOKENS, attention.shape[1]))
-    tops = [tokens.top_places(land, beneath[:, token], TOP_TILES) for token in chosen]
+    chosen = most_telling(beneath, min(BEST_TOKENS, attention.shape[1]))
+    tops = [top_places(land, beneath[:, token], TOP_TILES) for token in chosen]
     tiles = request.tiles(np.concatenate(tops))
     pictures = tiles.pictures.reshape(len(chosen), TOP_TILES, *tiles.pictures.shape[1:])
     width = request.width_cm or PAGE_CM
@@ -177,15 +191,15 @@ def _tokens_best(request: Request) -> Any:
 
 def _token_use(request: Request) -> Any:
     _, axis = new_figure(request.width_cm or COLUMN_CM)
-    attention = request.attention(sites.to_latlon(fibonacci_lattice(QUERY_PLACES).numpy()))
-    return tokens.draw_token_use(axis, attention).figure
+    attention = request.attention(to_latlon(fibonacci_lattice(QUERY_PLACES).numpy()))
+    return draw_token_use(axis, attention).figure
 
 
 def _training(request: Request) -> Any:
     figure, axes = new_figure(request.width_cm or PAGE_CM, 6.0, 1, 2)
     rows = read_metrics(find_run(request.model, request.run))
-    curves.draw_losses(axes[0], rows)
-    curves.draw_retrieval(axes[1], rows)
+    draw_losses(axes[0], rows)
+    draw_retrieval(axes[1], rows)
     return figure
 
 
@@ -194,7 +208,7 @@ def _performance(request: Request) -> Any:
     measures = [name for name in ("accuracy", "r2") if not np.isnan([getattr(s, name) for s in scores]).all()]
     figure, axes = new_figure(request.width_cm or PAGE_CM, 5.6, 1, len(measures))
     for axis, measure in zip(np.ravel(axes), measures, strict=True):
-        curves.draw_performance(axis, scores, measure, x=request.x)  # type: ignore[arg-type]
+        draw_performance(axis, scores, measure, x=request.x)  # type: ignore[arg-type]
     return figure
 
 
@@ -226,7 +240,7 @@ def _values_of_runs(text: str) -> dict[str, float]:
 def _predictions(request: Request) -> Any:
     models = [request.model, *(split_names(request.models) if request.models else [])]
     told = request.predicted or predict(models, request.task, device=request.device)
-    return places.draw_predictions(told, request.view, width_cm=request.width_cm or PAGE_CM)
+    return draw_predictions(told, request.view, width_cm=request.width_cm or PAGE_CM)
 
 
 def _tiles_over_map(
@@ -243,7 +257,7 @@ def _tiles_over_map(
             f"{abs(lat):.0f}°{'N' if lat >= 0 else 'S'} {abs(lon):.0f}°{'E' if lon >= 0 else 'W'}", labelpad=1.5
         )
     axes["tile1" if len(tiles) > 1 else "tile0"].set_title(f"token {token}", pad=2)
-    drawn = tokens.draw_token_map(axes["map"], pixels, attention, view, plain=True)
+    drawn = draw_token_map(axes["map"], pixels, attention, view, plain=True)
     points = view.project(latlon)
     axes["map"].scatter(*points.T, s=9, facecolors="none", edgecolors="#56B4E9", linewidths=0.9, zorder=6)
     add_colour_bar(axes["map"], drawn, "attention (%)", location="right", shrink=0.8, aspect=16, extend="max")

@@ -9,19 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.embedding.embedder import Embedder
+from tessearth.embedding import Embedder
 from tessearth.errors import ConfigError, CoordinateError
 from tessearth.figures.scores import STORE, find_run
-from tessearth.imagery.contact_sheet import to_picture
-from tessearth.imagery.reading import build_source
-from tessearth.imagery.recipe import SourceRecipe
-from tessearth.imagery.store import FeatureStore
-from tessearth.plotting.curves import Score
-from tessearth.plotting.places import Predicted
-from tessearth.plotting.sites import SHARE
-from tessearth.plotting.views import COLUMN_CM, Floats, Pixels, View, build_view, new_figure
+from tessearth.imagery import FeatureStore, SourceRecipe, build_source, to_picture
+from tessearth.plotting import COLUMN_CM, SHARE, Floats, Pixels, Predicted, Score, View, build_view, new_figure
 from tessearth.settings import did_you_mean
-from tessearth.sphere.coordinates import check_latlon
+from tessearth.sphere import check_latlon
 
 Array = npt.NDArray[Any]
 

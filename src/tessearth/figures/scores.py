@@ -12,18 +12,24 @@ import pyarrow as pa
 import pyarrow.csv
 
 from tessearth.devices import find_device
-from tessearth.embedding.embedder import Embedder
-from tessearth.encoder.sites import TRAJECTORIES
+from tessearth.embedding import Embedder
+from tessearth.encoder import TRAJECTORIES
 from tessearth.errors import ConfigError, DataError, TableError
-from tessearth.evaluation.metrics import METRICS, score
-from tessearth.evaluation.plan import rows_within
-from tessearth.evaluation.probes import Outcome, Sides, run_probe
-from tessearth.evaluation.runner import read_models
-from tessearth.evaluation.splits import Split, build_splits
-from tessearth.evaluation.tasks import Task, load_task
-from tessearth.plotting.curves import Score
-from tessearth.plotting.places import Predicted
-from tessearth.zoo.shipped import shipped_folder
+from tessearth.evaluation import (
+    METRICS,
+    Outcome,
+    Sides,
+    Split,
+    Task,
+    build_splits,
+    load_task,
+    read_models,
+    rows_within,
+    run_probe,
+    score,
+)
+from tessearth.plotting import Predicted, Score
+from tessearth.zoo import shipped_folder
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]

@@ -44,9 +44,7 @@ from tessearth.imagery.store import (
     write_manifest,
     write_places,
 )
-from tessearth.storage.files import locked_folder, remove_unfinished, reserve
-from tessearth.storage.jobs import JOURNAL, ArrayFile, Job, Place
-from tessearth.storage.workers import open_pool
+from tessearth.storage import JOURNAL, ArrayFile, Job, Place, locked_folder, open_pool, remove_unfinished, reserve
 
 Progress = Callable[[int, int], None]
 """Called with the number of places done and of all places."""

@@ -10,8 +10,7 @@ import torch
 
 from tessearth.errors import ConfigError
 from tessearth.imagery.store import COMPONENTS, DIRECTIONS, FEATURES, feature_shape, open_array
-from tessearth.storage.files import atomic_write, write_bytes
-from tessearth.storage.sealed import checksum
+from tessearth.storage import atomic_write, checksum, write_bytes
 
 Floats = npt.NDArray[np.float64]
 

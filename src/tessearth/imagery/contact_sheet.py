@@ -10,7 +10,7 @@ from tessearth.errors import ConfigError
 from tessearth.imagery.reading import PlaceReader, build_source
 from tessearth.imagery.store import FeatureStore
 from tessearth.packages import require
-from tessearth.storage.files import atomic_write
+from tessearth.storage import atomic_write
 
 TILE_SIDE = 96
 CAPTION = 14

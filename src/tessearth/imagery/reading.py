@@ -18,8 +18,8 @@ from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.settings import did_you_mean
-from tessearth.sphere.sampling import sample_elsewhere, sample_land, sample_sphere, split_places
-from tessearth.storage.workers import one_torch_thread, open_pool
+from tessearth.sphere import sample_elsewhere, sample_land, sample_sphere, split_places
+from tessearth.storage import one_torch_thread, open_pool
 
 Tiles = npt.NDArray[np.float32]
 Chunk = list[list[Tiles]]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError
 from tessearth.packages import package_version
-from tessearth.sphere.coordinates import Floats, as_places
+from tessearth.sphere import Floats, as_places
 
 Tiles = npt.NDArray[np.float32]
 """(N, C, H, W), or one tile (C, H, W)."""

@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from tessearth.errors import DataError
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.settings import from_plain
-from tessearth.storage.files import atomic_write, write_bytes
-from tessearth.storage.sealed import checksum, checksum_of_plain
+from tessearth.storage import atomic_write, checksum, checksum_of_plain, write_bytes
 
 FORMAT = "tessearth-features"
 FORMAT_VERSION = 1

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.sphere.sampling import mix, mix_seed, to_unit
+from tessearth.sphere import mix, mix_seed, to_unit
 
 DRAWS = 8
 """Random numbers set aside for each view of each place, so that a new kind of draw leaves the others as they were."""

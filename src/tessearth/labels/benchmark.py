@@ -11,8 +11,7 @@ from tessearth.labels.people import load_housing
 from tessearth.labels.sources import SOURCES, Arrays, Prepared, load_prepared, prepared_path, read_prepared
 from tessearth.labels.table import LABELS, Codes, describe_labels, prepare_labels
 from tessearth.settings import Kind
-from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.sampling import sample_land, sample_sphere
+from tessearth.sphere import Floats, sample_land, sample_sphere
 
 BENCHMARK_COUNT = 40_000
 BENCHMARK_SEED = 0

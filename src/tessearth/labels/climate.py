@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tessearth.errors import DataError
 from tessearth.labels.sources import MONTHS, Arrays, load_prepared, source_file
 from tessearth.packages import require
-from tessearth.sphere.coordinates import Floats
+from tessearth.sphere import Floats
 
 KELVIN = 273.15
 NO_CLIMATE = "Ocean"

@@ -17,9 +17,7 @@ import torch
 from tessearth.labels.outlines import Outline, load_outlines
 from tessearth.labels.sources import Arrays, load_prepared, source_file
 from tessearth.packages import require
-from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.geometry import latlon_to_xyz
-from tessearth.sphere.land import is_land
+from tessearth.sphere import Floats, is_land, latlon_to_xyz
 
 ROWS = 21_600
 ROWS_PER_DEGREE = 120

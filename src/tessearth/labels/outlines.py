@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tessearth.errors import DataError
 from tessearth.packages import package_file
-from tessearth.sphere.coordinates import Floats
+from tessearth.sphere import Floats
 
 OUTLINE_FILE = "labels/data/outlines.npz"
 SMALLEST_ISLAND = 1.0

@@ -21,8 +21,7 @@ from tessearth.errors import DataError
 from tessearth.labels.countries import to_xyz
 from tessearth.labels.sources import Arrays, load_prepared, source_file
 from tessearth.packages import require
-from tessearth.sphere.coordinates import Floats, as_places
-from tessearth.sphere.geometry import EARTH_RADIUS_KM
+from tessearth.sphere import EARTH_RADIUS_KM, Floats, as_places
 
 BANDWIDTH_KM = 25.0
 REACH = 5.0

@@ -26,8 +26,7 @@ from tessearth.errors import DataError, OutputError, WeightsError
 from tessearth.labels.outlines import OUTLINE_FILE, outline_provenance
 from tessearth.packages import file_sha256, package_file, package_version
 from tessearth.registry import Registry
-from tessearth.storage.files import cache_folder, cache_path, write_bytes
-from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
+from tessearth.storage import cache_folder, cache_path, read_sealed_tensors, seal_tensors, write_bytes
 
 VERSION = 2
 """Raised whenever a builder changes its result from the same files."""

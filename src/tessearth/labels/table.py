@@ -12,8 +12,7 @@ from tessearth.labels import climate, countries, people
 from tessearth.labels.sources import describe_source
 from tessearth.registry import Registry
 from tessearth.settings import Kind
-from tessearth.sphere.coordinates import Floats, as_latlon
-from tessearth.sphere.land import is_land
+from tessearth.sphere import Floats, as_latlon, is_land
 
 Codes = npt.NDArray[np.int64]
 

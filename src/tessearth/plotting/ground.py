@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.labels.outlines import outline_rings, world_rings
+from tessearth.labels import outline_rings, world_rings
 from tessearth.packages import require
 from tessearth.plotting.views import SEEN_COSINE, Floats, Pixels, View
 

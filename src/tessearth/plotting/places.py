@@ -23,8 +23,8 @@ from tessearth.plotting.views import (
     new_figure,
     paper_style,
 )
-from tessearth.sphere.grids import world_grid
-from tessearth.storage.files import atomic_write, write_bytes
+from tessearth.sphere import world_grid
+from tessearth.storage import atomic_write, write_bytes
 
 Array = npt.NDArray[Any]
 

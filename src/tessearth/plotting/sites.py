@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.encoder.sites import Trajectory
+from tessearth.encoder import Trajectory
 from tessearth.errors import ConfigError, DataError
 from tessearth.packages import require
 from tessearth.plotting.colours import END, SHARPNESS, START, fit_components
 from tessearth.plotting.ground import add_lines, draw_ground, fade_sea, land_at, show_pixels
 from tessearth.plotting.views import Floats, View, add_colour_bar, new_figure
-from tessearth.sphere.geometry import EARTH_RADIUS_KM, latlon_to_xyz, xyz_to_latlon
-from tessearth.sphere.voronoi_cells import Cells, build_cells
+from tessearth.sphere import EARTH_RADIUS_KM, Cells, build_cells, latlon_to_xyz, xyz_to_latlon
 
 SHARE = 0.3
 """How many sites the paper's figures show where all would hide each other."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.encoder.tokens import measure_token_use
+from tessearth.encoder import measure_token_use
 from tessearth.errors import ConfigError, DataError
 from tessearth.plotting.colours import ATTENTION, CLASS_COLOURS, END, START
 from tessearth.plotting.ground import draw_ground, show_pixels

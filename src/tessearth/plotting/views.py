@@ -16,8 +16,8 @@ from tessearth.labels import load_outlines
 from tessearth.packages import require
 from tessearth.registry import Registry
 from tessearth.settings import did_you_mean
-from tessearth.sphere.grids import Box
-from tessearth.storage.files import write_bytes
+from tessearth.sphere import Box
+from tessearth.storage import write_bytes
 
 Floats = npt.NDArray[np.float64]
 Projection = Literal["robinson", "equal-earth", "orthographic", "local"]

@@ -26,7 +26,7 @@ import pyarrow.parquet
 
 from tessearth.errors import CoordinateError, TableError
 from tessearth.settings import Kind, did_you_mean
-from tessearth.sphere.coordinates import Floats, check_latlon, find_columns, warn_of_radians
+from tessearth.sphere import Floats, check_latlon, find_columns, warn_of_radians
 
 ROWS_AT_ONCE = 16_384
 BUFFERED_BYTES = 2**20

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.imagery.store import FeatureStore
+from tessearth.imagery import FeatureStore
 from tessearth.training.model import Moments
 from tessearth.training.recipe import TrainingRecipe
 

@@ -21,15 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.encoder.contract import LocationEncoder
+from tessearth.encoder import LocationEncoder
 from tessearth.errors import DataError, TableError, WeightsError
 from tessearth.ridge import ridge_path
 from tessearth.settings import Kind
-from tessearth.sphere.coordinates import as_latlon
-from tessearth.storage.files import atomic_write, write_bytes
-from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
-from tessearth.storage.tables import PointBatch, open_points
-from tessearth.zoo.names import load_base
+from tessearth.sphere import as_latlon
+from tessearth.storage import PointBatch, atomic_write, open_points, read_sealed_tensors, seal_tensors, write_bytes
+from tessearth.zoo import load_base
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)
 """Candidates for a ridge on features of unit variance."""

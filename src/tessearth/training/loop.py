@@ -17,11 +17,9 @@ import torch
 import torch.distributed as dist
 
 from tessearth.devices import find_device
-from tessearth.encoder.sites import Trajectory
-from tessearth.encoder.tokens import measure_token_use
+from tessearth.encoder import Trajectory, measure_token_use
 from tessearth.errors import ConfigError, DataError
-from tessearth.imagery.building import build_store
-from tessearth.imagery.store import FeatureStore
+from tessearth.imagery import FeatureStore, build_store
 from tessearth.training.data import Batch, TrainingData
 from tessearth.training.metrics import retrieval
 from tessearth.training.model import PretrainingModel

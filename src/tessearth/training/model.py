@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.encoder.contract import LocationEncoder
-from tessearth.encoder.head import reset_linear
+from tessearth.encoder import LocationEncoder, reset_linear
 from tessearth.errors import ConfigError
 from tessearth.training.objective import TOKEN_TERMS, ObjectiveConfig, Sides, Terms, total_loss
 from tessearth.training.recipe import TrainingRecipe
-from tessearth.zoo.baselines.harmonics import SphericalHarmonics
+from tessearth.zoo import SphericalHarmonics
 
 
 class PositionWaves(nn.Module):

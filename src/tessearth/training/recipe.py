@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tessearth.encoder.config import EncoderConfig
-from tessearth.encoder.voronoi import EMBEDDING_SPREAD
+from tessearth.encoder import EMBEDDING_SPREAD, EncoderConfig
 from tessearth.errors import ConfigError
-from tessearth.imagery.recipe import FeatureRecipe, lay_over, read_layers
+from tessearth.imagery import FeatureRecipe, lay_over, read_layers
 from tessearth.settings import from_plain, read_value
 from tessearth.training.objective import ObjectiveConfig
-from tessearth.zoo.baselines import BASELINES
+from tessearth.zoo import BASELINES
 
 COUNTS = ("batch_size", "log_every", "evaluate_every", "evaluate_places", "record_every", "checkpoint_every")
 Precision = Literal["float32", "tf32", "bf16", "float64"]

@@ -25,12 +25,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessearth.encoder.contract import LocationEncoder
-from tessearth.encoder.sites import TRAJECTORIES, Trajectory, read_trajectory
+from tessearth.encoder import TRAJECTORIES, LocationEncoder, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.settings import from_plain
-from tessearth.storage.files import atomic_write, locked_folder, remove_unfinished, write_bytes
-from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
+from tessearth.storage import (
+    atomic_write,
+    locked_folder,
+    read_sealed_tensors,
+    remove_unfinished,
+    seal_tensors,
+    write_bytes,
+)
 from tessearth.training.recipe import Recipe, first_difference, to_toml
 from tessearth.version import __version__
 

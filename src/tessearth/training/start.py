@@ -13,21 +13,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.embedding.embedder import Embedder
-from tessearth.encoder.contract import LocationEncoder
-from tessearth.encoder.head import ResidualBlock
-from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.encoder.sites import SiteStart, start_sites
-from tessearth.encoder.voronoi import EMBEDDING_SPREAD
+from tessearth.embedding import Embedder
+from tessearth.encoder import (
+    EMBEDDING_SPREAD,
+    LocationEncoder,
+    ResidualBlock,
+    SiteStart,
+    SphericalVoronoiEncoder,
+    start_sites,
+)
 from tessearth.errors import ConfigError
 from tessearth.ridge import ridge_path
-from tessearth.sphere.geometry import latlon_to_xyz
-from tessearth.sphere.sampling import sample_land
+from tessearth.sphere import latlon_to_xyz, sample_land
 from tessearth.training.data import Batch
 from tessearth.training.model import PretrainingModel
 from tessearth.training.recipe import Recipe, SitesRecipe
-from tessearth.zoo.baselines import build_baseline
-from tessearth.zoo.names import load_base
+from tessearth.zoo import build_baseline, load_base
 
 
 def build_start(recipe: Recipe, generator: torch.Generator) -> LocationEncoder:

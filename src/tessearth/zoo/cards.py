@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tessearth.encoder.contract import LocationEncoder
+from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError
 from tessearth.registry import Registry
 from tessearth.settings import from_plain

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import quote
 
-from tessearth.encoder.contract import LocationEncoder
-from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.encoder.weights import load_weights
+from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, load_weights
 from tessearth.errors import DataError, UnknownNameError
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
-from tessearth.storage.files import cache_folder
+from tessearth.storage import cache_folder
 from tessearth.zoo.baselines import BASELINES, PUBLISHED, build_baseline, load_baseline, load_published
 from tessearth.zoo.saved import is_saved_baseline
 from tessearth.zoo.shipped import DEFAULT_MODEL, MODELS

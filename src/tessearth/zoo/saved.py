@@ -7,10 +7,9 @@ from typing import Any
 
 import safetensors
 
-from tessearth.encoder.contract import BASELINE_FORMAT, BASELINE_FORMAT_VERSION, LocationEncoder
+from tessearth.encoder import BASELINE_FORMAT, BASELINE_FORMAT_VERSION, LocationEncoder
 from tessearth.errors import ConfigError, TessearthError, WeightsError
-from tessearth.storage.foreign_weights import load_state, read_weight_file, rename
-from tessearth.storage.sealed import read_sealed_tensors
+from tessearth.storage import load_state, read_sealed_tensors, read_weight_file, rename
 from tessearth.zoo.cards import build_baseline
 
 SMALL = 256

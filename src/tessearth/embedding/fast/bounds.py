@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessearth.encoder.voronoi import SoftVoronoi
+from tessearth.encoder import SoftVoronoi
 
 EPSILON = 1e-6
 """The most that the weights of all sites left out may add up to, at any point."""

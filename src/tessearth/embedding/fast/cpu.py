@@ -15,7 +15,7 @@ from torch import Tensor
 from tessearth.embedding.fast.bounds import EPSILON, read_logits, sort_places
 from tessearth.embedding.fast.head import FastHead, Precision, fold
 from tessearth.embedding.fast.mixture import TessellationMixture, Way
-from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder import SphericalVoronoiEncoder
 
 Floats = npt.NDArray[np.float32]
 

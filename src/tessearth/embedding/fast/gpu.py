@@ -15,7 +15,7 @@ from tessearth.embedding.fast.bounds import EPSILON, FINEST, AffineLogits, CubeC
 from tessearth.embedding.fast.head import Folded, fold, residual_blocks
 from tessearth.embedding.fast.series import CellTables, evaluate_terms, series_degree, term_degrees
 from tessearth.embedding.fast.triton_kernels import MOST_TERMS, Halves, Maps, Shape, Tables
-from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder import SphericalVoronoiEncoder
 
 SIDE = 8
 """Cells per edge of a cube's face that series are first tried for."""

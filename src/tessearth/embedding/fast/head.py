@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.encoder.head import ResidualBlock, ResidualHead
-from tessearth.encoder.model import SphericalVoronoiEncoder
+from tessearth.encoder import ResidualBlock, ResidualHead, SphericalVoronoiEncoder
 
 WORTH_TURNING = 0.8
 """The share of rows of C b up to which having fewer of them pays; products are fastest at round numbers of rows."""

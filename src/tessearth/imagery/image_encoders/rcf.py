@@ -17,8 +17,7 @@ from torch import Tensor
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders.base import ImageEncoder, Scratch, plain, tensors_sha256
 from tessearth.settings import from_plain
-from tessearth.storage.files import write_bytes
-from tessearth.storage.sealed import read_sealed_tensors, seal_tensors
+from tessearth.storage import read_sealed_tensors, seal_tensors, write_bytes
 
 FARTHEST = 32.0
 """Pixels count as at most this many standard deviations from their band's mean: a stray fill value does not drown a

@@ -15,7 +15,7 @@ from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders.base import LibraryEncoder, plain, tensors_sha256
 from tessearth.packages import require
 from tessearth.registry import Registry
-from tessearth.storage.foreign_weights import read_weight_file
+from tessearth.storage import read_weight_file
 
 Pooling = Literal["cls", "mean"]
 HEAD_WIDTH = 64

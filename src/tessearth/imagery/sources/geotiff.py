@@ -13,7 +13,7 @@ from tessearth.imagery.source import MapSource, Tiles, fingerprint
 from tessearth.imagery.sources.images import damage_named, dataset_band_names, open_raster
 from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, has_gaps, tangent_latlon
 from tessearth.packages import require
-from tessearth.sphere.coordinates import Floats
+from tessearth.sphere import Floats
 
 Mask = npt.NDArray[np.bool_]
 ToPixels = Callable[[Floats, Floats], "PixelPositions"]

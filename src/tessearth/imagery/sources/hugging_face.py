@@ -23,7 +23,7 @@ from tessearth.imagery.sources.patches import (
     check_names,
     picture_decoder,
 )
-from tessearth.sphere.coordinates import Floats, as_places, find_columns
+from tessearth.sphere import Floats, as_places, find_columns
 
 ARROW_FILE_MAGIC = b"ARROW1"
 

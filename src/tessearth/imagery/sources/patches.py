@@ -17,9 +17,8 @@ from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.imagery.source import Tiles, fingerprint
 from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.packages import package_version
-from tessearth.sphere.coordinates import Floats, as_places
-from tessearth.sphere.sampling import KEYS_AROUND, place_keys
-from tessearth.storage.tables import open_points
+from tessearth.sphere import KEYS_AROUND, Floats, as_places, place_keys
+from tessearth.storage import open_points
 
 FILE_NAMES = ("fn", "file_name", "filename", "file", "path", "image", "name")
 NAMES_IN_A_MESSAGE = 20

@@ -16,8 +16,7 @@ from tessearth.imagery.source import MapSource, Tiles
 from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, place_chunks, tangent_latlon
 from tessearth.imagery.sources.tile_stores import Tile, open_tiles
-from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.geometry import EARTH_RADIUS_KM
+from tessearth.sphere import EARTH_RADIUS_KM, Floats
 
 MERCATOR_LATITUDE = math.degrees(math.atan(math.sinh(math.pi)))
 """Where the square world map ends, 85.0511 degrees."""

@@ -21,7 +21,7 @@ from tessearth.imagery.sources.images import (
 )
 from tessearth.imagery.sources.sampling import blend, find_corners, has_gaps, load_global, place_chunks, tangent_latlon
 from tessearth.packages import package_file
-from tessearth.sphere.coordinates import Floats
+from tessearth.sphere import Floats
 
 
 class Level(NamedTuple):

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.geometry import EARTH_RADIUS_KM
+from tessearth.sphere import EARTH_RADIUS_KM, Floats
 
 POINTS_AT_ONCE = 32_767
 """One less than the size from which torch spreads an operation over threads.

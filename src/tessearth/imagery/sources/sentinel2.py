@@ -20,7 +20,7 @@ from tessearth.imagery.sources.patches import (
     find_in_shards,
     read_index,
 )
-from tessearth.sphere.coordinates import Floats
+from tessearth.sphere import Floats
 
 FILE_BANDS = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12")
 """The bands of an S2-100K file, in order; surface reflectance products have no B10."""

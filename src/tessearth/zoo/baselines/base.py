@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from tessearth.encoder.contract import LocationEncoder
-from tessearth.encoder.head import reset_linear
+from tessearth.encoder import LocationEncoder, reset_linear
 from tessearth.errors import ConfigError
-from tessearth.sphere.geometry import wrap_longitude
+from tessearth.sphere import wrap_longitude
 
 
 class PositionalEncoding(nn.Module):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.sphere import latlon_to_xyz
 from tessearth.zoo.baselines.base import PositionalEncoding
 from tessearth.zoo.baselines.networks import ResidualSettings
 

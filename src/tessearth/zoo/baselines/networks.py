@@ -6,7 +6,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.encoder.head import ResidualBlock
+from tessearth.encoder import ResidualBlock
 from tessearth.errors import ConfigError
 from tessearth.zoo.baselines.base import Network, check_at_least
 

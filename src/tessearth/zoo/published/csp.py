@@ -15,14 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from tessearth.errors import ConfigError, WeightsError
-from tessearth.storage.foreign_weights import (
-    count_parts,
-    find_prefix,
-    linear_names,
-    matrix_shape,
-    rename,
-    tensors_in,
-)
+from tessearth.storage import count_parts, find_prefix, linear_names, matrix_shape, rename, tensors_in
 from tessearth.zoo.baselines.networks import ACTIVATIONS, FeedForwardSettings
 from tessearth.zoo.baselines.space2vec import GridFeedForwardSettings
 from tessearth.zoo.cards import Described

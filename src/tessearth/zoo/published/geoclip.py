@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import WeightsError
-from tessearth.storage.foreign_weights import (
-    count_parts,
-    find_prefix,
-    linear_names,
-    matrix_shape,
-    rename,
-    tensors_in,
-)
+from tessearth.storage import count_parts, find_prefix, linear_names, matrix_shape, rename, tensors_in
 from tessearth.zoo.baselines.fourier import FourierSettings
 from tessearth.zoo.baselines.networks import FeedForwardSettings
 from tessearth.zoo.cards import Described

@@ -19,14 +19,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import WeightsError
-from tessearth.storage.foreign_weights import (
-    count_parts,
-    find_prefix,
-    linear_names,
-    matrix_shape,
-    rename,
-    tensors_in,
-)
+from tessearth.storage import count_parts, find_prefix, linear_names, matrix_shape, rename, tensors_in
 from tessearth.zoo.baselines.harmonics import MAX_DEGREES
 from tessearth.zoo.baselines.siren import HarmonicsSirenSettings, SirenSettings
 from tessearth.zoo.cards import Described

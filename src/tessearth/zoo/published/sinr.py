@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tessearth.errors import WeightsError
-from tessearth.storage.foreign_weights import (
-    count_parts,
-    find_prefix,
-    linear_names,
-    matrix_shape,
-    rename,
-    tensors_in,
-)
+from tessearth.storage import count_parts, find_prefix, linear_names, matrix_shape, rename, tensors_in
 from tessearth.zoo.baselines.elementary import WrapResidualSettings
 from tessearth.zoo.baselines.networks import ResidualSettings
 from tessearth.zoo.cards import Described

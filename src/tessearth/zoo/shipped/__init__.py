@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tessearth.registry import Registry
 
 if TYPE_CHECKING:
-    from tessearth.encoder.model import SphericalVoronoiEncoder
+    from tessearth.encoder import SphericalVoronoiEncoder
 
 
 SHIPPED = Path(__file__).parent
@@ -19,7 +19,7 @@ SHIPPED = Path(__file__).parent
 def _build_untrained() -> "SphericalVoronoiEncoder":
     import torch
 
-    from tessearth.encoder.model import SphericalVoronoiEncoder
+    from tessearth.encoder import SphericalVoronoiEncoder
 
     return SphericalVoronoiEncoder(generator=torch.Generator().manual_seed(0)).eval()
 
@@ -40,7 +40,7 @@ class ModelCard:
 
 def _shipped(name: str) -> "Callable[[], SphericalVoronoiEncoder]":
     def build() -> "SphericalVoronoiEncoder":
-        from tessearth.encoder.weights import load_weights
+        from tessearth.encoder import load_weights
 
         return load_weights(SHIPPED / name)
 

@@ -19,19 +19,17 @@ import torch
 from torch import Tensor
 
 from tessearth.devices import find_device
-from tessearth.encoder.contract import LocationEncoder
+from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.settings import Kind, from_plain
-from tessearth.sphere.coordinates import as_latlon
-from tessearth.sphere.sampling import split_places
-from tessearth.storage.files import locked_folder, write_bytes
-from tessearth.storage.tables import Labelled, read_labelled
+from tessearth.sphere import as_latlon, split_places
+from tessearth.storage import Labelled, locked_folder, read_labelled, write_bytes
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_
 from tessearth.training.loop import StopRequest
 from tessearth.training.model import check_trainable
 from tessearth.training.recipe import GroupsRecipe
 from tessearth.training.step import group_of, learning_rate
-from tessearth.zoo.names import load_base
+from tessearth.zoo import load_base
 
 MISSING = ("None", "nan", "")
 METRIC = {"classify": "accuracy", "regress": "R2"}

@@ -26,13 +26,13 @@ from torch import Tensor, nn
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.onnx import FORMAT, INPUT, OUTPUT, OnnxEmbedder, seal
-from tessearth.encoder.contract import LocationEncoder
+from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, TessearthError, WeightsError
 from tessearth.packages import require
-from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
-from tessearth.storage.files import write_bytes
+from tessearth.sphere import fibonacci_lattice, xyz_to_latlon
+from tessearth.storage import write_bytes
 from tessearth.version import __version__
-from tessearth.zoo.names import is_untrained, load_base, parse_name
+from tessearth.zoo import is_untrained, load_base, parse_name
 
 RADIANS_PER_DEGREE = math.pi / 180
 _ARITHMETIC = {getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div")}

@@ -1,0 +1,11 @@
+from tessearth.embedding.embedder import Embedder as Embedder
+from tessearth.embedding.transformer import LocationFeatures as LocationFeatures
+from tessearth.encoder.config import EncoderConfig as EncoderConfig
+from tessearth.encoder.model import SphericalVoronoiEncoder as SphericalVoronoiEncoder
+from tessearth.encoder.weights import save as save
+from tessearth.errors import TessearthError as TessearthError
+from tessearth.evaluation.runner import evaluate as evaluate
+from tessearth.training.loop import pretrain as pretrain
+from tessearth.version import __version__ as __version__
+from tessearth.zoo.names import load as load
+from tessearth.zoo.shipped import list_models as list_models

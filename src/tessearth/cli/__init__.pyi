@@ -1,0 +1,1 @@
+from tessearth.cli.app import main as main

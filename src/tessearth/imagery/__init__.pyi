@@ -1,0 +1,12 @@
+from tessearth.imagery.building import build_store as build_store
+from tessearth.imagery.contact_sheet import draw_contact_sheet as draw_contact_sheet
+from tessearth.imagery.contact_sheet import to_picture as to_picture
+from tessearth.imagery.reading import build_source as build_source
+from tessearth.imagery.recipe import FeatureRecipe as FeatureRecipe
+from tessearth.imagery.recipe import SourceRecipe as SourceRecipe
+from tessearth.imagery.recipe import lay_over as lay_over
+from tessearth.imagery.recipe import load_recipe as load_recipe
+from tessearth.imagery.recipe import read_layers as read_layers
+from tessearth.imagery.sources.raster import GlobalRaster as GlobalRaster
+from tessearth.imagery.sources.raster import blue_marble as blue_marble
+from tessearth.imagery.store import FeatureStore as FeatureStore

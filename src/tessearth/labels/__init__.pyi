@@ -1,0 +1,16 @@
+from tessearth.labels.benchmark import LabelTable as LabelTable
+from tessearth.labels.benchmark import benchmark_path as benchmark_path
+from tessearth.labels.benchmark import benchmark_places as benchmark_places
+from tessearth.labels.benchmark import load_benchmark as load_benchmark
+from tessearth.labels.benchmark import read_benchmark as read_benchmark
+from tessearth.labels.countries import country_continents as country_continents
+from tessearth.labels.countries import country_names as country_names
+from tessearth.labels.outlines import Outline as Outline
+from tessearth.labels.outlines import load_outlines as load_outlines
+from tessearth.labels.outlines import outline_rings as outline_rings
+from tessearth.labels.outlines import world_rings as world_rings
+from tessearth.labels.sources import SOURCES as SOURCES
+from tessearth.labels.table import LABELS as LABELS
+from tessearth.labels.table import Label as Label
+from tessearth.labels.table import describe_labels as describe_labels
+from tessearth.labels.table import prepare_labels as prepare_labels

@@ -1,0 +1,5 @@
+from tessearth.training.finetuned import load_finetuned as load_finetuned
+from tessearth.training.finetuned import predict_table as predict_table
+from tessearth.training.finetuning import finetune as finetune
+from tessearth.training.loop import pretrain as pretrain
+from tessearth.training.recipe import read_recipe as read_recipe
