@@ -14,7 +14,7 @@ from pathlib import Path
 from tessearth.storage.files import write_bytes
 from tessearth.training.loop import pretrain
 from tessearth.training.recipe import read_recipe
-from tessearth.zoo.baselines import BASELINES
+from tessearth.zoo import BASELINES
 
 RESIDUAL = "{{num_blocks = 2, dropout = 0.1, hidden_dim = {width}, output_dim = {width}}}"
 PLAIN = "{{num_hidden = 2, hidden_dim = {width}, output_dim = {width}}}"

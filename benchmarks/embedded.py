@@ -14,7 +14,7 @@ from pathlib import Path
 from tessearth.evaluation.report import build_report, to_markdown
 from tessearth.evaluation.runner import evaluate
 from tessearth.storage.files import write_bytes
-from tessearth.zoo.baselines import BASELINES
+from tessearth.zoo import BASELINES
 
 
 def main() -> None:

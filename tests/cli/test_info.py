@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tessearth.version import __version__
-from tessearth.zoo.baselines import build_baseline
+from tessearth.zoo import build_baseline
 from tessearth.zoo.names import known_names
 from tests.cli.conftest import Command
 from tests.zoo import fabricate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tessearth.sphere.sampling import Split
-from tessearth.zoo.baselines import load_baseline
+from tessearth.zoo import load_baseline
 from tests.cli.conftest import Command
 from tests.training import fabricate
 from tests.training.fabricate import fabricate_store

@@ -95,3 +95,14 @@ def test_the_core_embeds_without_any_extra(tmp_path: object) -> None:
         f"print(tessearth.Embedder({str(tmp_path)!r} + '/m')([(48.0, 2.0)]).shape)"
     )
     assert run(code) == "(1, 8)"
+
+
+def test_every_module_can_be_the_first_that_is_imported() -> None:
+    code = (
+        "import importlib, sys, torch\n"
+        f"for name in {module_names()!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    for loaded in [one for one in sys.modules if one.partition('.')[0] == 'tessearth']:\n"
+        "        del sys.modules[loaded]\n"
+    )
+    run(code)

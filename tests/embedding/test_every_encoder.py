@@ -14,7 +14,7 @@ from tessearth import Embedder, LocationFeatures, save
 from tessearth.embedding.retrieval import Database, Retriever, save_database
 from tessearth.errors import ConfigError, DataError, UnknownNameError, WeightsError
 from tessearth.sphere.geometry import latlon_to_xyz
-from tessearth.zoo.baselines import (
+from tessearth.zoo import (
     BASELINES,
     PUBLISHED,
     PositionalEncoder,

@@ -17,7 +17,7 @@ from tessearth.embedding import exporting
 from tessearth.embedding.exporting import export
 from tessearth.embedding.onnx import OnnxEmbedder
 from tessearth.errors import ConfigError, WeightsError
-from tessearth.zoo.baselines import build_baseline
+from tessearth.zoo import build_baseline
 from tests.conftest import tiny_config, tiny_encoder
 
 SHAPES: dict[str, dict[str, object]] = {

@@ -23,7 +23,7 @@ from tessearth.labels.sources import read_prepared, write_prepared
 from tessearth.sphere.sampling import sample_sphere
 from tessearth.training.finetuned import FineTuned, LabelHead, load_finetuned
 from tessearth.training.run_folder import Checkpoint, RunFolder
-from tessearth.zoo.baselines import build_baseline, load_baseline
+from tessearth.zoo import build_baseline, load_baseline
 from tests.conftest import tiny_encoder
 from tests.faults.harness import flipped, shortened
 from tests.faults.works import Given, database

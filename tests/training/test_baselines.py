@@ -18,7 +18,7 @@ from tessearth.training.model import Moments, PretrainingModel
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.training.recipe import BaselineRecipe, Recipe, read_recipe
 from tessearth.training.run_folder import read_run_recipe
-from tessearth.zoo.baselines import BASELINES, BaselineCard, build_baseline, load_baseline
+from tessearth.zoo import BASELINES, BaselineCard, build_baseline, load_baseline
 from tests.training.fabricate import toy_recipe
 
 STEPS = 60

@@ -26,7 +26,7 @@ from tessearth.training.finetuned import (
 from tessearth.training.finetuning import finetune
 from tessearth.training.loop import pretrain
 from tessearth.training.recipe import Recipe, read_recipe
-from tessearth.zoo.baselines import build_baseline, load_baseline
+from tessearth.zoo import build_baseline, load_baseline
 from tessearth.zoo.names import load
 from tests.conftest import tiny_encoder
 from tests.training.fabricate import toy_recipe

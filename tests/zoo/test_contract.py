@@ -12,7 +12,7 @@ from tessearth import Embedder, evaluate
 from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
-from tessearth.zoo.baselines import BASELINES, PositionalEncoder, build_baseline
+from tessearth.zoo import BASELINES, PositionalEncoder, build_baseline
 
 NETWORK = {"hidden_dim": 24, "num_blocks": 2, "output_dim": 20}
 SMALL = {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import UnknownNameError, WeightsError
-from tessearth.zoo.baselines import PUBLISHED, PositionalEncoder, load_baseline, load_published
+from tessearth.zoo import PUBLISHED, PositionalEncoder, load_baseline, load_published
 from tests.zoo import fabricate, slow
 
 GOLDEN = Path(__file__).with_name("golden_geoclip.npz")

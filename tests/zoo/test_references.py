@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.zoo.baselines import BASELINES, PositionalEncoder, build_baseline
+from tessearth.zoo import BASELINES, PositionalEncoder, build_baseline
 from tests.zoo import slow
 
 LATLON = torch.from_numpy(slow.PLACES)

@@ -9,7 +9,7 @@ import torch
 
 from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, UnknownNameError, WeightsError
-from tessearth.zoo.baselines import BASELINES, PositionalEncoder, build_baseline, load_baseline
+from tessearth.zoo import BASELINES, PositionalEncoder, build_baseline, load_baseline
 from tessearth.zoo.baselines.elementary import Direct
 from tessearth.zoo.baselines.sphere2vec import Sphere2VecSettings
 from tests.conftest import tiny_encoder

@@ -1,7 +1,11 @@
+from tessearth.zoo.baselines.base import Network as Network
 from tessearth.zoo.baselines.base import PositionalEncoder as PositionalEncoder
+from tessearth.zoo.baselines.base import PositionalEncoding as PositionalEncoding
 from tessearth.zoo.baselines.harmonics import SphericalHarmonics as SphericalHarmonics
 from tessearth.zoo.cards import BASELINES as BASELINES
+from tessearth.zoo.cards import BaselineCard as BaselineCard
 from tessearth.zoo.cards import build_baseline as build_baseline
+from tessearth.zoo.cards import positional as positional
 from tessearth.zoo.names import Mode as Mode
 from tessearth.zoo.names import ModelName as ModelName
 from tessearth.zoo.names import default_database as default_database
@@ -11,7 +15,10 @@ from tessearth.zoo.names import load_base as load_base
 from tessearth.zoo.names import locate as locate
 from tessearth.zoo.names import parse_name as parse_name
 from tessearth.zoo.published import PUBLISHED as PUBLISHED
+from tessearth.zoo.published import PublishedCard as PublishedCard
+from tessearth.zoo.published import load_published as load_published
 from tessearth.zoo.saved import is_saved_baseline as is_saved_baseline
+from tessearth.zoo.saved import load_baseline as load_baseline
 from tessearth.zoo.saved import read_provenance as read_provenance
 from tessearth.zoo.shipped import DEFAULT_MODEL as DEFAULT_MODEL
 from tessearth.zoo.shipped import MODELS as MODELS

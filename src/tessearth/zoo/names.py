@@ -19,8 +19,9 @@ from tessearth.errors import DataError, UnknownNameError
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
 from tessearth.storage import cache_folder
-from tessearth.zoo.baselines import BASELINES, PUBLISHED, build_baseline, load_baseline, load_published
-from tessearth.zoo.saved import is_saved_baseline
+from tessearth.zoo.cards import BASELINES, build_baseline
+from tessearth.zoo.published import PUBLISHED, load_published
+from tessearth.zoo.saved import is_saved_baseline, load_baseline
 from tessearth.zoo.shipped import DEFAULT_MODEL, MODELS
 
 Mode = Literal["semantic", "geodesic"]

@@ -36,7 +36,7 @@ def prepare(folder: Path) -> Prepared:
     from tessearth import Embedder
     from tessearth.encoder.weights import build_from, read_weights, save
     from tessearth.storage.foreign_weights import read_weight_file
-    from tessearth.zoo.baselines import build_baseline
+    from tessearth.zoo import build_baseline
     from tessearth.zoo.names import load_base
     from tests.fuzz.surfaces.models import small_encoder
 
