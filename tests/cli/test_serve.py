@@ -121,7 +121,7 @@ def test_a_port_in_use_is_one_clear_line(tessearth: Command, model: Path, taken:
         (("--max-points", "0"), "max_points is 0; it must be at least 1"),
         (("--model", "erth"), "there is no model named 'erth'"),
         (("--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
-        (("--trajectories", "nothing.npz"), "there is no nothing.npz"),
+        (("--trajectories", "nothing.npz"), "there is no file nothing.npz"),
     ],
 )
 def test_a_mistake_is_one_clear_line(tessearth: Command, model: Path, arguments: tuple[str, ...], words: str) -> None:

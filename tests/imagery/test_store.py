@@ -4,7 +4,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -271,45 +270,6 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
     build(make_recipe(raster), tmp_path / "store", progress=lambda done, total: seen.append(done))
     assert seen[0] >= min(after * CHUNK, PLACES)  # what was reported is kept, and perhaps chunks that were on their way
     assert content(tmp_path / "store") == content(finished)
-
-
-CHILD = """
-import json, sys
-from pathlib import Path
-from tessearth.imagery import building
-from tessearth.imagery.recipe import FeatureRecipe
-from tessearth.settings import from_plain
-recipe = from_plain(FeatureRecipe, json.loads(sys.argv[1]))
-print("begun", flush=True)
-building.build_store(recipe, sys.argv[2], chunk_places=4)
-print("finished", flush=True)
-"""
-
-
-def test_killed_at_any_moment_it_resumes_to_the_same_bytes(raster: Path, tmp_path: Path) -> None:
-    """SIGKILL while the store is being made, again and again, at moments drawn at random."""
-    recipe = make_recipe(raster, places=PlacesRecipe(where="sphere", count=600, seed=1), pca=3)
-    expected = tmp_path / "expected"
-    build_store(recipe, expected, chunk_places=4)
-    moments, kills = random.Random(0), 0
-    for _ in range(40):
-        process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, json.dumps(recipe.to_dict()), str(tmp_path / "store")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        if kills < 6:
-            time.sleep(moments.uniform(0.0, 0.5))
-            process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read()
-        process.wait()
-        if "finished" in rest:
-            break
-        kills += 1
-    assert kills >= 3
-    assert content(tmp_path / "store") == content(expected)
 
 
 def test_two_processes_do_not_make_one_store(raster: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import struct
+import sys
 import threading
 import time
 import types
@@ -139,6 +141,25 @@ def test_a_worker_that_is_killed_is_replaced_and_one_that_always_dies_is_named(t
         assert [path for path, _ in pool.run(die_once, zip(paths, paths, strict=True))] == paths
         with pytest.raises(OutputError, match=r"4 times .*\(last process \d+ by signal 9\), perhaps .*: take fewer"):
             pool.call(die, 0)
+
+
+def die_in_the_middle_of_an_answer(marker: Path) -> str:
+    """The first call sends the length of an answer and two bytes of it; the next one answers."""
+    if marker.exists():
+        return "answered"
+    marker.touch()
+    frame = sys._getframe()
+    while "result_queue" not in frame.f_locals:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1000) + b"ab")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_an_answer_is_replaced(tmp_path: Path) -> None:
+    with open_pool("processes", 2) as pool:
+        assert pool.call(die_in_the_middle_of_an_answer, tmp_path / "marker") == "answered"
 
 
 def test_where_the_system_cannot_tell_no_worker_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

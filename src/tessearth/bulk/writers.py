@@ -83,8 +83,8 @@ def open_writer(
 ) -> Iterator[Writer]:
     """A writer whose file appears under its name only when the block ends well ("-" is standard output)."""
     check_schema(kind, schema)
-    with _open_target(path) as target, tempfile.TemporaryFile() as spool:
-        file = typing.cast("IO[bytes]", spool) if kind == "npz" else target
+    with _open_target(path) as target, contextlib.ExitStack() as stack:
+        file: Any = stack.enter_context(tempfile.TemporaryFile()) if kind == "npz" else target
         writer = WRITERS[kind](file, schema, dim, width)
         yield writer
         writer.finish()

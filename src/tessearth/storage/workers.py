@@ -31,6 +31,8 @@ TASKS_PER_WORKER = 2
 """Tasks given to each worker at once, so that none waits for its next one."""
 ATTEMPTS = 4
 """How often in a row lost workers are replaced, without a result in between, before the work is given up."""
+LOOK_SECONDS = 1.0
+"""How often workers that have not answered are looked at; one that has ended is given this time to be noticed."""
 SILENT_SECONDS = 60.0
 """After this time without a result, workers are checked: those that hang are ended and replaced."""
 IDLE_CPU_SECONDS = 0.05
@@ -149,11 +151,19 @@ class Pool:
 
     def _wait(self, futures: list[Future[Any]]) -> set[Future[Any]]:
         """The futures that are done, at least one; in the meantime, hung workers are ended."""
+        silent = 0.0
+        lost = False
         while True:
-            done, _ = wait(futures, timeout=SILENT_SECONDS, return_when=FIRST_COMPLETED)
+            done, _ = wait(futures, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
             if done:
                 return done
-            self._watch.end_hung(_processes_of(self._executor))
+            silent += LOOK_SECONDS
+            if lost:
+                _break_off(self._executor)
+            lost = not all(process.is_alive() for process in _processes_of(self._executor))
+            if silent >= SILENT_SECONDS:
+                silent = 0.0
+                self._watch.end_hung(_processes_of(self._executor))
 
     def _replace_workers(self) -> None:
         """Start a new executor of processes; Dask replaces its workers itself."""
@@ -263,6 +273,18 @@ def _end_with(parent: Any) -> None:
 
 def _processes_of(executor: Executor | None) -> list[Any]:
     return list((getattr(executor, "_processes", None) or {}).values())  # the executor has no public name for them
+
+
+def _break_off(executor: Executor | None) -> None:
+    """End what is left of an executor that does not notice the end of a worker.
+
+    A worker that is killed in the middle of an answer leaves the executor waiting for the rest of it. When every end of
+    the pipe that could be written to is closed, the rest cannot come, and all futures fail.
+    """
+    for process in _processes_of(executor):
+        process.kill()
+    with contextlib.suppress(AttributeError, OSError):
+        executor._result_queue._writer.close()  # type: ignore[union-attr]
 
 
 class _Watch:
