@@ -201,16 +201,16 @@ def test_plain_is_the_formula_as_written() -> None:
     encoder = build(**ENCODERS["sharp"]).float()
     latlon = np.stack([np.linspace(-90, 90, 500), np.linspace(-180, 180, 500)], axis=1)
     plain = encoder.eval()(torch.from_numpy(latlon)).numpy()
-    exact = Embedder(encoder, strategy="plain")(latlon)
+    exact = Embedder(encoder, device="cpu", strategy="plain")(latlon)
     np.testing.assert_allclose(exact, plain, rtol=0, atol=1e-4)
-    assert not np.array_equal(Embedder(encoder)(latlon), exact)
-    np.testing.assert_allclose(Embedder(encoder)(latlon), exact, rtol=0, atol=1e-4)
+    assert not np.array_equal(Embedder(encoder, device="cpu")(latlon), exact)
+    np.testing.assert_allclose(Embedder(encoder, device="cpu")(latlon), exact, rtol=0, atol=1e-4)
 
 
 def test_working_memory_does_not_grow_with_the_places() -> None:
     encoder = build(**ENCODERS["sharp"]).float()
     sizes: list[int] = []
-    embed = Embedder(encoder)
+    embed = Embedder(encoder, device="cpu")
     inner = embed._engine.embed
     embed._engine.embed = lambda batch: sizes.append(len(batch.values)) or inner(batch)  # type: ignore[method-assign]
     embed(np.zeros((3 * embed.batch_size + 5, 2)))

@@ -189,7 +189,7 @@ class OneClass(LocationEncoder):
 
 def test_one_class_with_a_width_and_forward_is_an_encoder(tmp_path: Path) -> None:
     encoder, latlon = OneClass(), np.array([[48.0, 2.0], [-33.0, 151.0]])
-    embed = Embedder(encoder)
+    embed = Embedder(encoder, device="cpu")
     assert (embed.name, embed.dim, embed.has_sites, encoder.sites(), encoder.tokens) == (
         "OneClass",
         8,
