@@ -71,7 +71,7 @@ class Tracer:
                 stack.pop()
             return
         imports = code.co_name == "<module>" or (
-            code.co_name == "__getattr__" and code.co_filename.endswith("__init__.py")
+            code.co_name == "__getattr__" and code.co_filename.endswith(("__init__.py", "packages.py"))
         )
         above = stack[-1]
         stack.append(None if above is None or imports else above + self.on)

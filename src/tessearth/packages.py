@@ -63,10 +63,10 @@ def open_front(package: str) -> tuple[Callable[[str], object], Callable[[], list
     listing = (pkgutil.get_data(package, "__init__.pyi") or b"").decode()
     homes = {name: module for module, name in re.findall(r"^from (\S+) import (\w+)", listing, re.MULTILINE)}
 
-    def find(name: str) -> object:
+    def __getattr__(name: str) -> object:  # noqa: N807
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(homes[name]), name)
 
     names = sorted(homes)
-    return find, lambda: names, names
+    return __getattr__, lambda: names, names
