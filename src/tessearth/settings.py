@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses, read back from plain values (JSON, TOML) with every key and type checked."""
+"""Settings as frozen dataclasses, read from plain values (JSON, TOML) with every key checked; tables of named cards."""
 
 import dataclasses
 import difflib
@@ -6,12 +6,13 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
 
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, UnknownNameError
 
 Settings = TypeVar("Settings")
+Card = TypeVar("Card")
 Kind = Literal["classify", "regress"]
 """Whether a target is a class or a number; defined here because importing it loads neither pyarrow nor labels."""
 
@@ -124,3 +125,36 @@ def _convert_tuple(value: object, parts: tuple[Any, ...], where: str) -> tuple[o
         raise ConfigError(f"{where} holds {len(value)} values, not {len(parts)}")
     kinds = [parts[0]] * len(value) if repeated else parts
     return tuple(_convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
+
+
+class Registry(Mapping[str, Card], Generic[Card]):
+    """An ordered mapping of names to cards of one kind; it answers an unknown name with the nearest known one."""
+
+    def __init__(self, kind: str, cards: Mapping[str, Card] | None = None) -> None:
+        self.kind = kind
+        self._cards: dict[str, Card] = dict(cards or {})
+
+    def register(self, name: str, card: Card) -> None:
+        """Add a card under a new name."""
+        if name in self._cards:
+            raise ValueError(f"a {self.kind} named {name!r} is registered already")
+        self._cards[name] = card
+
+    def __getitem__(self, name: str) -> Card:
+        try:
+            return self._cards[name]
+        except KeyError:
+            raise UnknownNameError(f"there is no {self.kind} named {name!r}{did_you_mean(name, self)}") from None
+
+    def get(self, name: str, default: Card | None = None) -> Card | None:  # type: ignore[override]
+        """The card of a name, or the default; unlike indexing it raises nothing."""
+        return self._cards.get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._cards
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cards)
+
+    def __len__(self) -> int:
+        return len(self._cards)

@@ -18,7 +18,7 @@ from tessearth.imagery.image_encoders import IMAGE_ENCODERS
 from tessearth.imagery.recipe import PlacesRecipe
 from tessearth.imagery.sources.tile_stores import FolderTiles, MBTiles, UrlTiles
 from tessearth.plotting.curves import draw_retrieval
-from tessearth.registry import Registry
+from tessearth.settings import Registry
 from tessearth.storage.foreign_weights import tensors_in
 from tessearth.training.loop import choose_device
 from tessearth.training.recipe import SitesRecipe, TrainingRecipe

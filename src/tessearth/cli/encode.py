@@ -9,7 +9,7 @@ import typer
 import typer.core
 
 from tessearth.cli import options
-from tessearth.cli.progress import work_progress
+from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:

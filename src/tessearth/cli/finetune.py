@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tessearth.cli import options
-from tessearth.cli.progress import work_progress
+from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from tessearth.cli import options
-from tessearth.cli.progress import Advance, embed_with_progress, work_progress
+from tessearth.cli.options import Advance, embed_with_progress, work_progress
 from tessearth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

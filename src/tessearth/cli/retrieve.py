@@ -7,7 +7,7 @@ import typer
 
 from tessearth.cli import options
 from tessearth.cli.encode import EncodeCommand, number
-from tessearth.cli.progress import work_progress
+from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
 app = typer.Typer(

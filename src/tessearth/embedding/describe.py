@@ -20,6 +20,7 @@ from tessearth.zoo import (
     PositionalEncoder,
     find_database,
     is_saved_baseline,
+    load,
     load_base,
     locate,
     parse_name,
@@ -53,7 +54,7 @@ def _describe_base(name: str) -> dict[str, Any]:
     """A Voronoi encoder by its tessellations and tokens, a baseline by its card and settings."""
     if name in MODELS:
         card = MODELS[name]
-        return _describe_voronoi(name, card.build(), {"summary": card.summary, "trained": card.trained})
+        return _describe_voronoi(name, load(name), {"summary": card.summary, "trained": card.trained})
     encoder = load_base(name)
     if encoder.sites() is None:
         return _describe_baseline(name, encoder)

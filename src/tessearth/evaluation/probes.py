@@ -21,7 +21,6 @@ from tessearth.errors import ConfigError, DataError, TessearthError
 from tessearth.evaluation import metrics
 from tessearth.evaluation.splits import Split
 from tessearth.evaluation.tasks import Task
-from tessearth.registry import Registry
 from tessearth.ridge import (
     ALPHAS,
     CLASSIFIER_FOLDS,
@@ -30,7 +29,7 @@ from tessearth.ridge import (
     fit_ridge_classifier,
     fit_ridge_regression,
 )
-from tessearth.settings import Kind
+from tessearth.settings import Kind, Registry
 
 Array = npt.NDArray[Any]
 

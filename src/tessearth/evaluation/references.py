@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from tessearth.errors import DataError
 from tessearth.evaluation.probes import Array, Probe, RidgeProbe, fitted, vote
 from tessearth.packages import require
-from tessearth.registry import Registry
-from tessearth.settings import Kind
+from tessearth.settings import Kind, Registry
 from tessearth.sphere import Floats, as_places, latlon_to_xyz
 
 COINCIDENT = 1e-9

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.registry import Registry
+from tessearth.settings import Registry
 from tessearth.sphere import as_places, place_keys
 
 Rows = npt.NDArray[np.int64]

@@ -48,7 +48,7 @@ from tessearth.plotting import (
     to_latlon,
     top_places,
 )
-from tessearth.registry import Registry
+from tessearth.settings import Registry
 from tessearth.sphere import build_cells, fibonacci_lattice
 from tessearth.storage import write_bytes
 

@@ -25,7 +25,7 @@ import torch
 from tessearth.errors import DataError, OutputError, WeightsError
 from tessearth.labels.outlines import OUTLINE_FILE, outline_provenance
 from tessearth.packages import file_sha256, package_file, package_version
-from tessearth.registry import Registry
+from tessearth.settings import Registry
 from tessearth.storage import cache_folder, cache_path, read_sealed_tensors, seal_tensors, write_bytes
 
 VERSION = 2

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from tessearth.errors import ConfigError
 from tessearth.labels import climate, countries, people
 from tessearth.labels.sources import describe_source
-from tessearth.registry import Registry
-from tessearth.settings import Kind
+from tessearth.settings import Kind, Registry
 from tessearth.sphere import Floats, as_latlon, is_land
 
 Codes = npt.NDArray[np.int64]

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.labels import load_outlines
 from tessearth.packages import require
-from tessearth.registry import Registry
-from tessearth.settings import did_you_mean
+from tessearth.settings import Registry, did_you_mean
 from tessearth.sphere import Box
 from tessearth.storage import write_bytes
 

@@ -11,6 +11,7 @@ from tessearth.zoo.names import ModelName as ModelName
 from tessearth.zoo.names import default_database as default_database
 from tessearth.zoo.names import find_database as find_database
 from tessearth.zoo.names import is_untrained as is_untrained
+from tessearth.zoo.names import load as load
 from tessearth.zoo.names import load_base as load_base
 from tessearth.zoo.names import locate as locate
 from tessearth.zoo.names import parse_name as parse_name

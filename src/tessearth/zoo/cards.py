@@ -9,8 +9,7 @@ from torch import Tensor
 
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError
-from tessearth.registry import Registry
-from tessearth.settings import from_plain
+from tessearth.settings import Registry, from_plain
 from tessearth.zoo.baselines.base import Network, PositionalEncoder, PositionalEncoding
 from tessearth.zoo.baselines.elementary import Cartesian3d, Direct, ElementarySettings, Wrap, WrapResidualSettings
 from tessearth.zoo.baselines.fourier import FourierSettings, RandomFourier, SummedCapsules

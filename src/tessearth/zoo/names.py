@@ -22,7 +22,7 @@ from tessearth.storage import cache_folder
 from tessearth.zoo.cards import BASELINES, build_baseline
 from tessearth.zoo.published import PUBLISHED, load_published
 from tessearth.zoo.saved import is_saved_baseline, load_baseline
-from tessearth.zoo.shipped import DEFAULT_MODEL, MODELS
+from tessearth.zoo.shipped import DEFAULT_MODEL, MODELS, shipped_folder
 
 Mode = Literal["semantic", "geodesic"]
 """How retrieval weighs the rows of a database: by embeddings, or by embeddings and distance."""
@@ -109,7 +109,11 @@ def load(model: str | os.PathLike[str] = DEFAULT_MODEL) -> SphericalVoronoiEncod
     A hub id is looked up only when no such path exists, and needs the `hub` extra; `owner/name@revision` pins a
     revision.
     """
-    return MODELS[str(model)].build() if str(model) in MODELS else load_weights(locate(model))
+    if str(model) == "untrained":
+        import torch
+
+        return SphericalVoronoiEncoder(generator=torch.Generator().manual_seed(0)).eval()
+    return load_weights(shipped_folder(model) or locate(model))
 
 
 def locate(model: str | os.PathLike[str]) -> Path:

@@ -15,8 +15,7 @@ from tessearth.imagery.image_encoders.base import ImageEncoder, tensors_sha256
 from tessearth.imagery.image_encoders.model_folder import FolderEncoder, FolderSettings, load_model_folder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings
 from tessearth.imagery.image_encoders.vit import VisionTransformer, VitSettings, load_vit
-from tessearth.registry import Registry
-from tessearth.settings import from_plain
+from tessearth.settings import Registry, from_plain
 
 __all__ = [
     "IMAGE_ENCODERS",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders.base import LibraryEncoder, plain, tensors_sha256
 from tessearth.packages import require
-from tessearth.registry import Registry
+from tessearth.settings import Registry
 from tessearth.storage import read_weight_file
 
 Pooling = Literal["cls", "mean"]

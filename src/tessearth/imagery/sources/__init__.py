@@ -9,7 +9,7 @@ from tessearth.imagery.sources.patches import LocatedPatches, image_folder
 from tessearth.imagery.sources.pyramid import TilePyramid
 from tessearth.imagery.sources.raster import GlobalRaster, RasterLayers, blue_marble, shaded_relief
 from tessearth.imagery.sources.sentinel2 import sentinel2_patches
-from tessearth.registry import Registry
+from tessearth.settings import Registry
 
 SOURCES: Registry[Callable[..., Any]] = Registry(
     "imagery source",

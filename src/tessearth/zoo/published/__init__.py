@@ -12,7 +12,7 @@ from typing import Any
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, MissingExtraError, WeightsError
 from tessearth.packages import package_file
-from tessearth.registry import Registry
+from tessearth.settings import Registry
 from tessearth.storage import load_state, read_weight_file
 from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, Described, build_baseline
 from tessearth.zoo.published import csp, geoclip, satclip, sinr

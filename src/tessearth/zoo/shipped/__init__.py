@@ -1,27 +1,13 @@
 """The models that come with the package, by name; `zoo.names` loads these and all others."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tessearth.registry import Registry
-
-if TYPE_CHECKING:
-    from tessearth.encoder import SphericalVoronoiEncoder
-
+from tessearth.settings import Registry
 
 SHIPPED = Path(__file__).parent
 """A folder for every model that comes with the package: weights, card and, for `earth`, the trajectory of its sites."""
-
-
-def _build_untrained() -> "SphericalVoronoiEncoder":
-    import torch
-
-    from tessearth.encoder import SphericalVoronoiEncoder
-
-    return SphericalVoronoiEncoder(generator=torch.Generator().manual_seed(0)).eval()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +20,6 @@ class ModelCard:
     trained: bool
     """Whether the embeddings carry knowledge of places, or only of where they lie."""
 
-    build: "Callable[[], SphericalVoronoiEncoder]"
-    """Makes the encoder, ready for inference."""
-
-
-def _shipped(name: str) -> "Callable[[], SphericalVoronoiEncoder]":
-    def build() -> "SphericalVoronoiEncoder":
-        from tessearth.encoder import load_weights
-
-        return load_weights(SHIPPED / name)
-
-    return build
-
 
 MODELS: Registry[ModelCard] = Registry(
     "model",
@@ -53,17 +27,14 @@ MODELS: Registry[ModelCard] = Registry(
         "earth": ModelCard(
             summary="Ours, the default: relief, seasons and night lights around 500,000 places; 1,024 numbers a place.",
             trained=True,
-            build=_shipped("earth"),
         ),
         "earth-small": ModelCard(
             summary="The same in 2 MB, for browsers and small machines: 256 numbers a place.",
             trained=True,
-            build=_shipped("earth-small"),
         ),
         "untrained": ModelCard(
             summary="The paper's architecture with random weights and its sites on land: for trying things out only.",
             trained=False,
-            build=_build_untrained,
         ),
     },
 )
