@@ -106,7 +106,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch, limit: int = 1000) -> list[int]:
     def embed(task: tables.EmbedTask) -> object:
         if len(seen) == limit:
             raise OutputError("the disk is full")
-        seen.append(int(task.latlon[0].view(np.int64)[0]))
+        seen.append(int(task.places.latlon[0].view(np.int64)[0]))
         return real(task)
 
     monkeypatch.setattr(tables, "_embed", embed)
@@ -153,7 +153,9 @@ def test_kept_columns_that_changed_are_written_as_they_are(folder: Path, monkeyp
 def test_a_table_is_opened_once_and_embeddings_are_written_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     real = tables.open_points
-    monkeypatch.setattr(tables, "open_points", lambda path, **more: (opened.append(path), real(path, **more))[1])
+    monkeypatch.setattr(
+        tables, "open_points", lambda path, *given, **more: (opened.append(path), real(path, *given, **more))[1]
+    )
     most: list[int] = []
 
     def weigh(done: int, total: int | None) -> None:

@@ -3,5 +3,7 @@ from tessearth.bulk.tables import ModelChoice as ModelChoice
 from tessearth.bulk.tables import Runtime as Runtime
 from tessearth.bulk.tables import TableJob as TableJob
 from tessearth.bulk.tables import encode_table as encode_table
+from tessearth.bulk.writers import ARRAYS_ONLY as ARRAYS_ONLY
 from tessearth.bulk.writers import check_width as check_width
+from tessearth.bulk.writers import open_writer as open_writer
 from tessearth.bulk.writers import output_format as output_format

@@ -1,45 +1,53 @@
 """A table of any size into embeddings: by several processes or a cluster, in bounded memory, resumable.
 
-The table is read once. Its rows and their embeddings go, a batch at a time and in their order, into one growing file,
-whose journal notes where each batch ends and its checksum (see `storage.jobs`). A run that goes on reads the table
-again, keeps every batch that is in the file as it was written, and computes the rest; at the end the file gets its
-name. Short tables are encoded in one go, without a journal.
+All places are checked before the model is loaded. Then rows and their embeddings go, a batch at a time and in order,
+into one growing file, whose journal notes where each batch ends and its checksum (see `storage.jobs`). A run that
+resumes reads the table again, keeps every batch that is in the file as it was written, and computes the rest; at the
+end the file gets its name. Short tables are encoded in one go, without a journal.
 
 Every worker runs one thread and embeds the same batches, so the bytes do not depend on how many workers there were,
 where they ran, or how often the run was interrupted.
 """
 
+import contextlib
 import functools
 import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, Self
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
-from tessearth.bulk.writers import WRITERS, Embeddings, NpzWriter, OutputFormat, Width, check_schema, open_writer
-from tessearth.embedding import OnnxEmbedder
-from tessearth.errors import (
-    ConfigError,
-    CoordinateError,
-    CoordinateWarning,
-    OutputError,
-    TableError,
-    is_out_of_memory,
+from tessearth.bulk.writers import (
+    WRITERS,
+    Embeddings,
+    OutputFormat,
+    Packed,
+    Width,
+    as_column,
+    check_schema,
+    embedding_schema,
+    open_writer,
 )
+from tessearth.embedding import OnnxEmbedder
+from tessearth.errors import ConfigError, CoordinateWarning, OutputError, TableError, is_out_of_memory
 from tessearth.sphere import Floats
 from tessearth.storage import (
+    AS_USUAL,
     ROWS_AT_ONCE,
     STANDARD_STREAM,
     Job,
+    Places,
     PointBatch,
     PointTable,
     Pool,
+    Reading,
+    check_free,
     keeping_what_is_finished,
     one_torch_thread,
     open_job,
@@ -52,7 +60,6 @@ Runtime = Literal["torch", "onnx"]
 MOST_WORKERS = 4
 """By default: each worker holds its own model and libraries, some 400 MB."""
 LARGE_ROWS = 2**17
-LARGE_CSV_BYTES = 2**22
 GROWING, WHOLE = "growing", "whole"
 """Files of a job: the rows so far, and an archive that is packed from them at the end."""
 GO_ON = "the same command with fewer --workers goes on where this one ended"
@@ -69,6 +76,8 @@ class ModelChoice:
     device: str | None = None
     precision: str = "float32"
     runtime: Runtime = "torch"
+    dims: int | None = None
+    """How many of the first numbers are kept; None is all of them."""
 
     def open(self, threads: int | None = None) -> Any:
         """An Embedder, or an OnnxEmbedder, which needs no torch."""
@@ -76,7 +85,8 @@ class ModelChoice:
             return OnnxEmbedder(self.model, threads=threads)
         from tessearth.embedding import Embedder
 
-        return Embedder(self.model, device=self.device, precision=self.precision)  # type: ignore[arg-type]
+        chosen: Any = {"precision": self.precision} | ({} if self.dims is None else {"dims": self.dims})
+        return Embedder(self.model, device=self.device, **chosen)
 
     def embed(self, embedder: Any, latlon: Floats) -> Embeddings:
         """The opened model's embeddings of checked degrees, (N, 2) to (N, D); from a GPU in one piece."""
@@ -89,27 +99,59 @@ class ModelChoice:
             embeddings = embedder.embed_tensor(torch.from_numpy(latlon), check=False).cpu().numpy()
         return embeddings
 
+    def embed_places(self, embedder: Any, places: Places) -> Embeddings:
+        """The embeddings of rows, (N, D): NaN for a row without a place, the mean for a row with several."""
+        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(places.latlon).all(axis=1))
+        found: Embeddings
+        if places.samples is not None and places.owners is not None:
+            several = self.embed(embedder, np.ascontiguousarray(places.samples)).astype(np.float64)
+            starts = np.searchsorted(places.owners, np.flatnonzero(known))
+            counts = np.bincount(places.owners, minlength=len(known))[known]
+            found = np.add.reduceat(several, starts) / counts[:, None] if len(starts) else several[:0]
+        elif known.all():
+            return self.embed(embedder, places.latlon)
+        else:
+            found = self.embed(embedder, np.ascontiguousarray(places.latlon[known]))
+        embeddings = np.full((len(known), found.shape[1]), np.nan, np.float32)
+        embeddings[known] = found
+        return embeddings
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJob:
     """A table, the output and how it is encoded."""
 
     source: str
-    """csv, Parquet or GeoParquet of places; "-" is standard input."""
+    """A table of places in any format of `storage.formats`; "-" is standard input."""
     output: str
     format: OutputFormat
     choice: ModelChoice
-    lat: str | None = None
-    lon: str | None = None
+    reading: Reading = AS_USUAL
     keep: Sequence[str] | None = None
     """Columns that are copied into the output; None is all of them."""
     width: Width = "float32"
+    overwrite: bool = False
+    """Whether a file that is there already is replaced."""
+
+
+class Encoded(NamedTuple):
+    """What was written."""
+
+    rows: int
+    dim: int
+    without_place: int
+    """Rows of the input that have no usable place: left out, or kept without an embedding."""
+
+    @classmethod
+    def of(cls, points: PointTable, dim: int) -> Self:
+        """The whole of a table."""
+        return cls(points.total_rows, dim, points.bad_rows)
 
 
 def encode_table(
     table: TableJob, *, workers: int | None = None, cluster: str | None = None, progress: Progress | None = None
-) -> int:
-    """Encode a table and return how many rows it has.
+) -> "Encoded":
+    """Encode a table and return what was written.
 
     A short table, and one that is read from or written to a pipe, is encoded in one go by this process. A long one is
     resumable: run again after any interruption, the same call goes on where it was. `workers` is how many processes
@@ -120,76 +162,56 @@ def encode_table(
     share = workers is not None or cluster is not None
     if share and STANDARD_STREAM in (table.source, table.output):
         raise TableError("a table is encoded by workers from a file into a file, not through a pipe")
-    with open_points(table.source, lat=table.lat, lon=table.lon, keep=table.keep) as points:
-        check_schema(table.format, points.schema)
-        first = next(points.batches)  # most mistakes show here, before the model is loaded
-        whole = points._replace(batches=itertools.chain([first], points.batches))
-        if share or _is_large(table, whole):
-            return _encode_resumably(table, whole, workers, cluster, show)
-        return _encode_in_one_go(table, whole, show)
+    check_free(table.output, overwrite=table.overwrite)
+    with open_points(table.source, table.reading, keep=table.keep) as points:
+        check_schema(table.format, points.schema, embedding_schema(1, table.width))
+        if share or _is_large(table, points):
+            return _encode_resumably(table, points, workers, cluster, show)
+        return _encode_in_one_go(table, points, show)
 
 
 def _is_large(table: TableJob, points: PointTable) -> bool:
     """Whether a table is encoded resumably: a long one, from a file into a file."""
     if STANDARD_STREAM in (table.source, table.output) or not Path(table.source).is_file():
         return False
-    if Path(table.output).exists() and not Path(table.output).is_file():
-        return False
-    if points.total_rows is not None:
-        return points.total_rows > LARGE_ROWS
-    return Path(table.source).stat().st_size > LARGE_CSV_BYTES
+    is_file = not Path(table.output).exists() or Path(table.output).is_file()
+    return is_file and points.total_rows > LARGE_ROWS
 
 
-class _Rows:
-    """The rows of a table that are read and those that are done, as its user is told."""
-
-    def __init__(self, points: PointTable, show: Progress) -> None:
-        self._points, self._show = points, show
-        self.read = self.done = 0
-
-    def batches(self) -> Iterator[PointBatch]:
-        """The batches of the table."""
-        for batch in self._points.batches:
-            self.read += len(batch.latlon)
-            yield batch
-
-    def finish(self, batch: PointBatch) -> None:
-        """Count a batch as done."""
-        self.done += len(batch.latlon)
-        self._show(self.done, self._points.expected_rows(self.read))
-
-
-def _encode_in_one_go(table: TableJob, points: PointTable, show: Progress) -> int:
+def _encode_in_one_go(table: TableJob, points: PointTable, show: Progress) -> "Encoded":
     embedder = table.choice.open()
-    rows = _Rows(points, show)
+    added = embedding_schema(embedder.dim, table.width)
+    done = 0
     show(0, points.total_rows)
-    with open_writer(table.output, table.format, points.schema, embedder.dim, table.width) as writer:
-        for batch in rows.batches():
-            writer.write(batch, table.choice.embed(embedder, batch.latlon).astype(table.width, copy=False))
-            rows.finish(batch)
-    return rows.done
+    with open_writer(table.output, table.format, points, added) as writer:
+        for batch in points.batches:
+            embeddings = table.choice.embed_places(embedder, _places(batch))
+            writer.write(batch, as_column(embeddings, batch.latlon, added))
+            done += len(batch.latlon)
+            show(done, points.total_rows)
+    return Encoded.of(points, embedder.dim)
+
+
+def _places(batch: PointBatch) -> Places:
+    return batch.places or Places(batch.latlon)
 
 
 def _encode_resumably(
     table: TableJob, points: PointTable, workers: int | None, cluster: str | None, show: Progress
-) -> int:
+) -> "Encoded":
     output = Path(table.output)
     if not output.absolute().parent.is_dir():
         raise OutputError(f"cannot write {output}: no such file or directory; nothing was left half-written")
     folder = output.with_name(f"{output.name}.parts")
     if (folder / "job.json").exists():
         raise ConfigError(f"{folder} holds unfinished work of an older version: remove it to begin anew")
-    rows = _Rows(points, show)
     busy = OutputError(f"another process is encoding into {output}: wait for it")
     with open_job(folder, busy=busy) as job, _open_workers(table.choice, workers, cluster) as pool:
         model = pool.call(_describe_model, table.choice)
         job.begin(_plan(table, model))
         try:
             with keeping_what_is_finished(folder):
-                made = _fill(table, rows, points.schema, job, pool, model)
-        except (CoordinateError, TableError):
-            job.remove()  # a mended table is another job
-            raise
+                made = _fill(table, points, job, pool, model, show)
         except Exception as error:
             if is_out_of_memory(error):
                 raise OutputError(f"a worker ran out of memory: {GO_ON}") from error
@@ -199,14 +221,14 @@ def _encode_resumably(
         except OSError as error:
             raise OutputError(f"cannot write {output}: {(error.strerror or str(error)).lower()}") from error
         job.remove()
-    return rows.done
+    return Encoded.of(points, model.dim)
 
 
 def _plan(table: TableJob, model: "ModelFacts") -> dict[str, object]:
     """Everything that decides the output, except the table's content: that is compared batch by batch."""
     return {
         "input": str(Path(table.source).absolute()),
-        "columns": [table.lat, table.lon],
+        "reading": {**asdict(table.reading), "bad_file": None},
         "kept columns": table.keep if table.keep is None else list(table.keep),
         "rows at once": ROWS_AT_ONCE,
         "model": model.fingerprint,
@@ -242,33 +264,37 @@ class GrowingFile:
             return file.read(end - start)
 
 
-def _fill(table: TableJob, rows: _Rows, schema: pa.Schema, job: Job, pool: Pool, model: "ModelFacts") -> Path:
+def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "ModelFacts", show: Progress) -> Path:
     """Write every batch of the table into the growing file, and then the end of the file, which is the output."""
-    path = job.folder / GROWING
-    with open(path, "r+b" if path.exists() else "w+b") as file:
-        writer = WRITERS[table.format](file, schema, model.dim, table.width)
+    path, done = job.folder / GROWING, 0
+    added = embedding_schema(model.dim, table.width)
+    with open(path, "r+b" if path.exists() else "w+b") as file, contextlib.ExitStack() as stack:
+        writer = WRITERS[table.format](file, points, added)
+        stack.callback(writer.abandon)
         job.chunks = growing = GrowingFile(job, file)
-        batches: Iterator[tuple[int, PointBatch]] = enumerate(rows.batches())
+        batches: Iterator[tuple[int, PointBatch]] = enumerate(points.batches)
         for number, batch in batches:
             content = job.intact(number, about=_about(batch))
             if content is None or not writer.restore(batch, content):
                 batches = itertools.chain([(number, batch)], batches)
                 break
-            rows.finish(batch)
-        tasks = ((numbered, EmbedTask(table.choice, numbered[1].latlon, table.width)) for numbered in batches)
+            done += len(batch.latlon)
+            show(done, points.total_rows)
+        tasks = ((numbered, EmbedTask(table.choice, _places(numbered[1]), table.width)) for numbered in batches)
         for (number, batch), (fingerprint, embeddings) in pool.run(_embed, tasks):
             if fingerprint != model.fingerprint:
                 raise OutputError(
                     f"two workers have different models under the name {table.choice.model}: give all of them the same "
                     f"file"
                 )
-            writer.write(batch, embeddings)
+            writer.write(batch, as_column(embeddings, batch.latlon, added))
             growing.end_chunk(number, _about(batch))
-            rows.finish(batch)
+            done += len(batch.latlon)
+            show(done, points.total_rows)
         writer.finish()
         file.truncate()
         os.fsync(file.fileno())
-        if isinstance(writer, NpzWriter):
+        if isinstance(writer, Packed):
             path = job.folder / WHOLE
             with open(path, "wb") as whole:
                 writer.pack(whole)
@@ -277,7 +303,10 @@ def _fill(table: TableJob, rows: _Rows, schema: pa.Schema, job: Job, pool: Pool,
 
 
 def _about(batch: PointBatch) -> bytes:
-    return np.ascontiguousarray(batch.latlon, dtype="<f8").tobytes()
+    """The places of a batch as bytes."""
+    places = _places(batch)
+    arrays = [array for array in (places.latlon, places.samples, places.owners) if array is not None]
+    return b"".join(np.ascontiguousarray(array, dtype="<f8").tobytes() for array in arrays)
 
 
 class ModelFacts(NamedTuple):
@@ -291,8 +320,7 @@ class EmbedTask(NamedTuple):
     """Some consecutive rows to embed."""
 
     choice: ModelChoice
-    latlon: Floats
-    """Checked degrees, (N, 2)."""
+    places: Places
     width: Width
 
 
@@ -309,7 +337,7 @@ def _embed(task: EmbedTask) -> tuple[str, Embeddings]:
         one_torch_thread()  # a worker of a cluster has no setup
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoordinateWarning)  # the process that read the table has warned
-        return fingerprint, task.choice.embed(embedder, task.latlon).astype(task.width, copy=False)
+        return fingerprint, task.choice.embed_places(embedder, task.places).astype(task.width, copy=False)
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,36 +1,66 @@
-"""Embeddings written a batch at a time: npy, npz, Parquet, JSON lines; to a file, or to a pipe."""
+"""Tables written a batch at a time: the rows that were read, with new columns behind them, in any format.
+
+A csv that came from a csv is its own rows, byte by byte, each with more cells at the end. Formats that cannot grow are
+made at the end from a Parquet file or an npy that did.
+"""
 
 import contextlib
+import functools
+import itertools
 import json
 import shutil
 import sys
 import tempfile
 import typing
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 
 from tessearth.errors import OutputError, TableError
+from tessearth.packages import require
 from tessearth.sphere import Floats
-from tessearth.storage import PARQUET, STANDARD_STREAM, UNREADABLE, PointBatch, atomic_write
+from tessearth.storage import (
+    PARQUET,
+    STANDARD_STREAM,
+    UNREADABLE,
+    Dialect,
+    PointBatch,
+    PointTable,
+    atomic_write,
+    cut_records,
+)
 
-OutputFormat = Literal["npy", "npz", "parquet", "jsonl"]
+OutputFormat = Literal["npy", "npz", "parquet", "csv", "tsv", "jsonl", "arrow", "gpkg", "geojson", "fgb", "xlsx"]
 SUFFIXES: dict[str, OutputFormat] = {
     ".npy": "npy",
     ".npz": "npz",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".geoparquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".gpkg": "gpkg",
+    ".geojson": "geojson",
+    ".fgb": "fgb",
+    ".xlsx": "xlsx",
 }
-EMBEDDING = "embedding"
+ARRAYS_ONLY = ("npy", "npz")
+PACKED = ("npz", "arrow", "gpkg", "geojson", "fgb", "xlsx")
+"""Formats that are made from another file at the end."""
+DRIVERS = {"gpkg": "GPKG", "geojson": "GeoJSON", "fgb": "FlatGeobuf"}
+EMBEDDING, GEOMETRY, PLACE = "embedding", "geometry", ["lat", "lon"]
 
 Embeddings = npt.NDArray[np.floating]
 Width = Literal["float32", "float16"]
@@ -40,8 +70,8 @@ Width = Literal["float32", "float16"]
 class Writer(Protocol):
     """Appends batches in order to a file that holds whole batches at any time; `finish` completes it."""
 
-    def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
-        """Append some rows."""
+    def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
+        """Append some rows with their new columns."""
 
     def restore(self, batch: PointBatch, content: bytes) -> bool:
         """Append the same rows once more by the bytes they had in an unfinished file, if they give the same bytes."""
@@ -49,25 +79,41 @@ class Writer(Protocol):
     def finish(self) -> None:
         """Complete the file; nothing is written after it."""
 
+    def abandon(self) -> None:
+        """Let go of a file that is not completed."""
+
 
 def output_format(path: str, chosen: str | None = None) -> OutputFormat:
     """The chosen format, else the one that the path's suffix names."""
+    formats = typing.get_args(OutputFormat)
     if chosen is not None:
-        if chosen not in typing.get_args(OutputFormat):
-            raise TableError(f"there is no output format {chosen!r}; there are: {', '.join(SUFFIXES.values())}")
+        if chosen not in formats:
+            raise TableError(f"there is no output format {chosen!r}; there are: {', '.join(formats)}")
         return typing.cast("OutputFormat", chosen)
     if path == STANDARD_STREAM:
-        raise TableError("standard output has no suffix that names a format: add --format npy, npz, parquet or jsonl")
+        raise TableError(f"standard output has no suffix that names a format: add --format ({', '.join(formats)})")
     suffix = Path(path).suffix.lower()
+    if suffix == ".shp":
+        raise TableError("a Shapefile has room for 255 columns with names of ten letters: write .gpkg instead")
     if suffix not in SUFFIXES:
         raise TableError(f"the suffix of {path} names no output format; use one of {', '.join(SUFFIXES)} or --format")
     return SUFFIXES[suffix]
 
 
-def check_schema(kind: OutputFormat, schema: pa.Schema) -> None:
-    """Refuse a table whose columns would collide with the embeddings, before anything is computed."""
-    if kind == "parquet" and EMBEDDING in schema.names:
-        raise TableError(f"the table has a column {EMBEDDING!r} already: leave it out with --keep")
+def check_schema(kind: OutputFormat, schema: pa.Schema, added: pa.Schema) -> None:
+    """Refuse a table whose columns collide with the new ones, or that a format cannot hold, before any work."""
+    if kind in ARRAYS_ONLY:
+        return
+    new = added.names if kind in ("parquet", "jsonl", "arrow") else flat_names(added)
+    taken = [name for name in new if name in schema.names]
+    if taken:
+        raise TableError(f"the table has a column {taken[0]!r} already: rename it, or leave it out with --keep")
+    if kind in ("csv", "tsv", "xlsx"):
+        nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+        if nested:
+            raise TableError(f"column {nested[0]!r} is {schema.field(nested[0]).type}: {kind} has no such cells")
+    if kind == "gpkg" and len(schema) + len(new) > 1990:
+        raise TableError(f"a GeoPackage has room for 2,000 columns, not {len(schema) + len(new):,}: keep fewer --dims")
 
 
 def check_width(width: str) -> Width:
@@ -77,18 +123,59 @@ def check_width(width: str) -> Width:
     return typing.cast("Width", width)
 
 
+def embedding_schema(dim: int, width: Width) -> pa.Schema:
+    """The one new column of embeddings."""
+    return pa.schema([(EMBEDDING, pa.list_(pa.from_numpy_dtype(np.dtype(width)), dim))])
+
+
+def as_column(embeddings: Embeddings, latlon: Floats, schema: pa.Schema) -> pa.RecordBatch:
+    """Embeddings (N, D) as the column of a schema, null where there is no place."""
+    kind = schema.field(EMBEDDING).type
+    numbers = pa.array(embeddings.astype(kind.value_type.to_pandas_dtype(), copy=False).reshape(-1))
+    is_missing = np.isnan(latlon).any(axis=1)
+    mask = pa.array(is_missing) if is_missing.any() else None
+    column = pa.FixedSizeListArray.from_arrays(numbers, kind.list_size, mask=mask)
+    return pa.RecordBatch.from_arrays([column], schema=schema)
+
+
+def flat_names(schema: pa.Schema) -> list[str]:
+    """The names of columns where a list of numbers is a column for each."""
+    return [
+        name
+        for field in schema
+        for name in (
+            [f"{field.name}_{i}" for i in range(field.type.list_size)]
+            if pa.types.is_fixed_size_list(field.type)
+            else [field.name]
+        )
+    ]
+
+
+def flat_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Some rows with a column for each number of a list."""
+    arrays: list[pa.Array] = []
+    for column in rows.columns:
+        if not pa.types.is_fixed_size_list(column.type):
+            arrays.append(column)
+            continue
+        values = column.values.to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
+        values = values[column.offset : column.offset + len(column)]
+        missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+        arrays += [pa.array(np.ascontiguousarray(one), column.type.value_type, mask=missing) for one in values.T]
+    return pa.RecordBatch.from_arrays(arrays, names=flat_names(rows.schema))
+
+
 @contextlib.contextmanager
-def open_writer(
-    path: str, kind: OutputFormat, schema: pa.Schema, dim: int, width: Width = "float32"
-) -> Iterator[Writer]:
+def open_writer(path: str, kind: OutputFormat, points: PointTable, added: pa.Schema) -> Iterator[Writer]:
     """A writer whose file appears under its name only when the block ends well ("-" is standard output)."""
-    check_schema(kind, schema)
+    check_schema(kind, points.schema, added)
     with _open_target(path) as target, contextlib.ExitStack() as stack:
-        file: Any = stack.enter_context(tempfile.TemporaryFile()) if kind == "npz" else target
-        writer = WRITERS[kind](file, schema, dim, width)
+        file: Any = stack.enter_context(tempfile.TemporaryFile()) if kind in PACKED else target
+        writer = WRITERS[kind](file, points, added)
+        stack.callback(writer.abandon)
         yield writer
         writer.finish()
-        if isinstance(writer, NpzWriter):
+        if isinstance(writer, Packed):
             writer.pack(target)
 
 
@@ -110,24 +197,53 @@ def _open_target(path: str) -> Iterator[IO[bytes]]:
         raise OutputError(f"cannot write to standard output: {(error.strerror or str(error)).lower()}") from error
 
 
-class NpyWriter:
-    """Embeddings alone, (N, D)."""
+class _FileWriter:
+    """What all writers share."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
-        self.file, self.dim, self.rows = file, dim, 0
-        self.dtype = np.dtype(width).newbyteorder("<")
-        self._write_header()
-
-    def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
-        """Append some rows."""
-        self.file.write(np.ascontiguousarray(embeddings, dtype=self.dtype).data)
-        self.rows += len(embeddings)
+    def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema) -> None:
+        self.file, self.points, self.added = file, points, added
 
     def restore(self, batch: PointBatch, content: bytes) -> bool:
         """Append the same bytes."""
         self.file.write(content)
-        self.rows += len(batch.latlon)
         return True
+
+    def finish(self) -> None:
+        """Nothing follows the last row."""
+
+    def abandon(self) -> None:
+        """Nothing is held."""
+
+
+class Packed(_FileWriter):
+    """A writer whose file is made into another one at the end."""
+
+    def pack(self, target: IO[bytes]) -> None:
+        """Write the finished table."""
+        raise NotImplementedError
+
+
+class NpyWriter(_FileWriter):
+    """Embeddings alone, (N, D); NaN where a row has no place."""
+
+    def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema) -> None:
+        super().__init__(file, points, added)
+        kind = added.field(EMBEDDING).type
+        self.dim, self.rows = kind.list_size, 0
+        self.dtype = np.dtype(kind.value_type.to_pandas_dtype()).newbyteorder("<")
+        self._write_header()
+
+    def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
+        """Append some rows."""
+        column = added.column(EMBEDDING)
+        values = column.values.to_numpy(zero_copy_only=False).reshape(-1, self.dim)
+        self.file.write(np.ascontiguousarray(values, dtype=self.dtype).data)
+        self.rows += len(column)
+
+    def restore(self, batch: PointBatch, content: bytes) -> bool:
+        """Append the same bytes."""
+        self.rows += len(batch.latlon)
+        return super().restore(batch, content)
 
     def finish(self) -> None:
         """Complete the header: numpy leaves room in it for a growing number of rows."""
@@ -141,16 +257,16 @@ class NpyWriter:
         np.lib.format.write_array_header_1_0(self.file, header)
 
 
-class NpzWriter(NpyWriter):
+class NpzWriter(NpyWriter, Packed):
     """Embeddings as an npy, from which an archive of `embedding` (N, D), `lat` and `lon` (N,) is packed at the end."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
-        super().__init__(file, schema, dim, width)
+    def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema) -> None:
+        super().__init__(file, points, added)
         self._latlon: list[Floats] = []
 
-    def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
+    def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
         """Append some rows."""
-        super().write(batch, embeddings)
+        super().write(batch, added)
         self._latlon.append(batch.latlon)
 
     def restore(self, batch: PointBatch, content: bytes) -> bool:
@@ -177,21 +293,31 @@ class _OneRowGroup(NamedTuple):
     footer: bytes
 
 
-class ParquetWriter:
-    """The columns that travel along, and `embedding` as a fixed-size list of float32 or float16."""
+class ParquetWriter(_FileWriter):
+    """The columns that travel along, and the new ones; a list of numbers is not compressed."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
-        self._dtype, self._dim = np.dtype(width), dim
-        self._schema = schema.append(pa.field(EMBEDDING, pa.list_(pa.from_numpy_dtype(self._dtype), dim)))
+    def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema) -> None:
+        super().__init__(file, points, added)
+        carried = self.carried(points)
+        self._schema = pa.schema([*carried, *added], carried.metadata)
         # Columns in columns have paths of their own, as Parquet's options name them, and keep the defaults.
-        plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
-        compression = dict.fromkeys(plain, "zstd") | {f"{EMBEDDING}.list.element": "none"}
+        plain = [field.name for field in self._schema if not pa.types.is_nested(field.type)]
+        lists = [f"{field.name}.list.element" for field in added if pa.types.is_nested(field.type)]
+        compression = dict.fromkeys(plain, "zstd") | dict.fromkeys(lists, "none")
         self._options = {"compression": compression, "use_dictionary": plain, "write_statistics": False}
         self._writer = self._open(file)
 
-    def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
+    def carried(self, points: PointTable) -> pa.Schema:
+        """The columns that travel along."""
+        return points.schema
+
+    def columns(self, batch: PointBatch) -> Sequence[pa.Array]:
+        """Those columns of some rows."""
+        return list(batch.rows.columns)
+
+    def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
         """Append some rows as one row group."""
-        self._writer.write_batch(self._rows(batch, embeddings))
+        self._writer.write_batch(self._rows(batch, added))
 
     def restore(self, batch: PointBatch, content: bytes) -> bool:
         """Append a row group by its bytes.
@@ -199,33 +325,34 @@ class ParquetWriter:
         A file of the same rows with zeros for embeddings has the same layout, since embeddings are not compressed: with
         `content` in the place of its row group it is read back. Rows that do not give `content` again are refused.
         """
-        blank = self._alone(batch, np.zeros((len(batch.latlon), self._dim), self._dtype))
+        kind = self.added.field(EMBEDDING).type
+        values = np.zeros((len(batch.latlon), kind.list_size), kind.value_type.to_pandas_dtype())
+        blank = self._alone(batch, as_column(values, batch.latlon, self.added))
         if len(blank.rows) != len(content):
             return False
         try:
             column = pa.parquet.read_table(pa.BufferReader(PARQUET + content + blank.footer), columns=[EMBEDDING])
-            values = column[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-            embeddings = values.astype(self._dtype, copy=False).reshape(-1, self._dim)
+            known = column[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            values[np.isfinite(batch.latlon).all(axis=1)] = known.reshape(-1, kind.list_size)
         except UNREADABLE:
             return False
-        if self._alone(batch, embeddings).rows != content:
+        added = as_column(values, batch.latlon, self.added)
+        if self._alone(batch, added).rows != content:
             return False
-        self.write(batch, embeddings)
+        self.write(batch, added)
         return True
 
-    def _rows(self, batch: PointBatch, embeddings: Embeddings) -> pa.RecordBatch:
-        numbers = pa.array(embeddings.astype(self._dtype, copy=False).reshape(-1))
-        column = pa.FixedSizeListArray.from_arrays(numbers, self._dim)
-        return pa.RecordBatch.from_arrays([*batch.rows.columns, column], schema=self._schema)
+    def _rows(self, batch: PointBatch, added: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([*self.columns(batch), *added.columns], schema=self._schema)
 
     def _open(self, file: Any) -> Any:
         return pa.parquet.ParquetWriter(file, self._schema, **self._options)
 
-    def _alone(self, batch: PointBatch, embeddings: Embeddings) -> "_OneRowGroup":
+    def _alone(self, batch: PointBatch, added: pa.RecordBatch) -> _OneRowGroup:
         """A file of this batch alone: its first bytes, the row group, the footer with its length and the last bytes."""
         with pa.BufferOutputStream() as stream:
             with self._open(stream) as writer:
-                writer.write_batch(self._rows(batch, embeddings))
+                writer.write_batch(self._rows(batch, added))
             whole = stream.getvalue().to_pybytes()
         footer = int.from_bytes(whole[-8:-4], "little") + 8
         return _OneRowGroup(whole[len(PARQUET) : -footer], whole[-footer:])
@@ -234,27 +361,162 @@ class ParquetWriter:
         """Write the footer."""
         self._writer.close()
 
+    def abandon(self) -> None:
+        """Keep pyarrow from completing the file when it is collected."""
+        self._writer.is_open = False
 
-class JsonLinesWriter:
-    """One object a line: lat, lon and the embedding."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, dim: int, width: Width) -> None:
-        self._file, self._dtype = file, np.dtype(width)
+class ArrowWriter(ParquetWriter, Packed):
+    """An Arrow file (Feather), packed at the end from Parquet."""
 
-    def write(self, batch: PointBatch, embeddings: Embeddings) -> None:
+    def pack(self, target: IO[bytes]) -> None:
+        """Copy the rows."""
+        self.file.seek(0)
+        with pa.parquet.ParquetFile(self.file) as whole, pa.ipc.new_file(target, self._schema) as out:
+            for batch in whole.iter_batches():
+                out.write_batch(batch.cast(self._schema))
+
+
+class VectorWriter(ParquetWriter, Packed):
+    """A GeoPackage, GeoJSON or FlatGeobuf file with a column for each number, packed at the end from Parquet."""
+
+    def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema, driver: str) -> None:
+        self._driver = driver
+        schema = points.schema
+        self._given = points.geometry if points.geometry in schema.names else None
+        if self._given is not None and pa.types.is_struct(schema.field(self._given).type):
+            self._given = None
+        self._kept = [name for name in schema.names if name != points.geometry or self._given is not None]
+        if self._given is None and GEOMETRY in self._kept:
+            raise TableError(f"the table has a column {GEOMETRY!r} that is no geometry: rename it")
+        super().__init__(file, points, added)
+
+    def carried(self, points: PointTable) -> pa.Schema:
+        """The columns that travel along; points where the table has no geometry of its own."""
+        kept = [points.schema.field(name) for name in self._kept]
+        return pa.schema([*kept, *([] if self._given else [(GEOMETRY, pa.binary())])], points.schema.metadata)
+
+    def columns(self, batch: PointBatch) -> Sequence[pa.Array]:
+        """Those columns of some rows."""
+        kept = [batch.rows.column(name) for name in self._kept]
+        return [*kept, *([] if self._given else [points_as_wkb(batch.latlon)])]
+
+    def pack(self, target: IO[bytes]) -> None:
+        """Write the rows through GDAL, which wants a path."""
+        pyogrio: Any = require("pyogrio", extra="geo", what=f"a file of format {self._driver}")
+        self.file.seek(0)
+        name = self._given or GEOMETRY
+        geo = json.loads((self._schema.metadata or {}).get(b"geo", b"{}"))
+        crs = geo.get("columns", {}).get(self._given, {}).get("crs")
+        with pa.parquet.ParquetFile(self.file) as whole, tempfile.TemporaryDirectory() as folder:
+            batches = (flat_columns(batch) for batch in whole.iter_batches())
+            first = next(batches)
+            rows = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
+            path = Path(folder) / "places"
+            about = {"geometry_name": name, "geometry_type": "Unknown", "crs": json.dumps(crs) if crs else "EPSG:4326"}
+            pyogrio.write_arrow(rows, path, driver=self._driver, layer="places", **about)
+            with open(path, "rb") as made:
+                shutil.copyfileobj(made, target)
+
+
+def points_as_wkb(latlon: Floats) -> pa.Array:
+    """Places as points in well-known binary, null where there is none."""
+    packed = np.zeros((len(latlon), 21), np.uint8)
+    packed[:, :2] = (1, 1)
+    packed[:, 5:] = np.ascontiguousarray(latlon[:, ::-1], "<f8").view(np.uint8).reshape(-1, 16)
+    is_missing = np.isnan(latlon).any(axis=1)
+    return pa.array(
+        [None if gone else row.tobytes() for gone, row in zip(is_missing, packed, strict=True)], pa.binary()
+    )
+
+
+class CsvWriter(_FileWriter):
+    """Rows with one more cell for each number; those of a csv stay as they are to the byte."""
+
+    def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema, separator: str | None = None) -> None:
+        super().__init__(file, points, added)
+        found = points.csv.dialect if points.csv else Dialect(",", "utf-8", b"\n")
+        self._dialect = found._replace(separator=separator or found.separator)
+        self._is_copy = points.csv is not None and found == self._dialect
+        self._carried = [name for name in points.schema.names if name != points.geometry]
+        self._separator = self._dialect.separator.encode()
+        head = points.csv.header if points.csv and self._is_copy else self._cells([self._carried or PLACE])[0]
+        self._write_lines([head], self._cells([flat_names(added)]))
+
+    def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
         """Append some rows."""
-        stored = embeddings.astype(self._dtype, copy=False)
-        for (lat, lon), embedding in zip(batch.latlon.tolist(), stored, strict=True):
-            line = json.dumps({"lat": lat, "lon": lon, EMBEDDING: short_floats(embedding)})
-            self._file.write(line.encode() + b"\n")
+        self._write_lines(self._lines(batch), self._text(flat_columns(added)))
 
     def restore(self, batch: PointBatch, content: bytes) -> bool:
-        """Append the same bytes."""
-        self._file.write(content)
-        return True
+        """Append the same bytes when they are the same rows with more cells."""
+        rows = cut_records(content, self._dialect.separator)
+        lines = self._lines(batch)
+        if len(rows) != len(lines) or not all(row.startswith(line) for row, line in zip(rows, lines, strict=True)):
+            return False
+        return super().restore(batch, content)
 
-    def finish(self) -> None:
-        """Nothing follows the last line."""
+    def _lines(self, batch: PointBatch) -> Sequence[bytes]:
+        """The rows as they came, or as csv; latitude and longitude where nothing else is kept."""
+        if self._is_copy and batch.lines is not None:
+            return batch.lines
+        if self._carried:
+            return self._text(batch.rows.select(self._carried))
+        return self._text(pa.RecordBatch.from_arrays(list(map(pa.array, batch.latlon.T)), names=PLACE))
+
+    def _write_lines(self, lines: Sequence[bytes], ends: Sequence[bytes]) -> None:
+        parts = ((line, self._separator, end, self._dialect.line_end) for line, end in zip(lines, ends, strict=True))
+        self.file.write(b"".join(itertools.chain.from_iterable(parts)))
+
+    def _text(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+        """Columns as lines: numbers by pyarrow, which is fast, text by the csv module, which quotes as needed."""
+        if not all(pa.types.is_floating(kind) or pa.types.is_integer(kind) for kind in rows.schema.types):
+            return self._cells(zip(*(_texts(column) for column in rows.columns), strict=True))
+        with pa.BufferOutputStream() as stream:
+            options = pa.csv.WriteOptions(include_header=False, delimiter=self._dialect.separator)
+            pa.csv.write_csv(rows, stream, options)
+            text: bytes = stream.getvalue().to_pybytes()
+        return text.split(b"\n")[:-1]
+
+    def _cells(self, rows: Iterable[Sequence[str]]) -> list[bytes]:
+        try:
+            return [self._dialect.cells(row) for row in rows]
+        except UnicodeEncodeError as error:
+            letter = error.object[error.start]
+            raise TableError(
+                f"{letter!r} cannot be written in {self._dialect.encoding}: write another format"
+            ) from None
+
+
+def _texts(column: pa.Array) -> list[str]:
+    """The cells of a column as text that reads back as the same values."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type):
+        column = column.cast(pa.string())
+    return ["" if value is None else value if isinstance(value, str) else str(value) for value in column.to_pylist()]
+
+
+class JsonLinesWriter(_FileWriter):
+    """One object a line: the columns that travel along, latitude and longitude, the new columns."""
+
+    def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
+        """Append some rows."""
+        names = [name for name in batch.rows.schema.names if name != self.points.geometry]
+        columns = {name: batch.rows.column(name).to_pylist() for name in names}
+        for name, degrees in zip(PLACE, batch.latlon.T.tolist(), strict=True):
+            columns.setdefault(name, degrees)
+        columns |= {name: _short(column) for name, column in zip(added.schema.names, added.columns, strict=True)}
+        for row in zip(*columns.values(), strict=True):
+            line = json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str)
+            self.file.write(line.encode() + b"\n")
+
+
+def _short(column: pa.Array) -> list[Any]:
+    """Values with no more digits than it takes to read the same ones back in their own precision."""
+    if not pa.types.is_fixed_size_list(column.type):
+        return list(column.to_pylist())
+    dtype = column.type.value_type.to_pandas_dtype()
+    return [None if row is None else short_floats(np.array(row, dtype)) for row in column.to_pylist()]
 
 
 def short_floats(values: Embeddings) -> list[float]:
@@ -262,9 +524,32 @@ def short_floats(values: Embeddings) -> list[float]:
     return [float(str(value)) for value in values]
 
 
-WRITERS: dict[str, Callable[[IO[bytes], Any, int, Width], Writer]] = {
+class ExcelWriter(ParquetWriter, Packed):
+    """An Excel sheet with a column for each number, packed at the end from Parquet."""
+
+    def pack(self, target: IO[bytes]) -> None:
+        """Write the rows through openpyxl."""
+        openpyxl: Any = require("openpyxl", extra="geo", what="an Excel file")
+        self.file.seek(0)
+        book = openpyxl.Workbook(write_only=True)
+        sheet = book.create_sheet("places")
+        with pa.parquet.ParquetFile(self.file) as whole:
+            for i, batch in enumerate(map(flat_columns, whole.iter_batches())):
+                if i == 0:
+                    sheet.append(batch.schema.names)
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    sheet.append(row)
+        book.save(target)
+
+
+WRITERS: dict[str, Callable[[IO[bytes], PointTable, pa.Schema], Any]] = {
     "npy": NpyWriter,
     "npz": NpzWriter,
     "parquet": ParquetWriter,
+    "csv": CsvWriter,
+    "tsv": functools.partial(CsvWriter, separator="\t"),
     "jsonl": JsonLinesWriter,
+    "arrow": ArrowWriter,
+    "xlsx": ExcelWriter,
+    **{kind: functools.partial(VectorWriter, driver=driver) for kind, driver in DRIVERS.items()},
 }

@@ -34,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("encode", cls=encode.EncodeCommand)(encode.encode)
+app.command("encode", cls=encode.Command)(encode.encode)
 for command in (
     export.export,
     features.features,

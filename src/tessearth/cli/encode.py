@@ -1,29 +1,25 @@
 """`tessearth encode`: one place on the command line, or a table of them."""
 
 import json
-import re
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-import typer.core
 
 from tessearth.cli import options
-from tessearth.cli.options import work_progress
+from tessearth.cli.options import MINUS, work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
     from tessearth.bulk import Runtime
 
-MINUS = "\N{MINUS SIGN}"
-
-
-class EncodeCommand(typer.core.TyperCommand):
-    """Lets negative degrees be typed as they are, although they begin like an option."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Replace the hyphen of negative numbers by a typographic minus before options are parsed."""
-        return super().parse_args(ctx, [re.sub(r"^-(?=\.?\d)", MINUS, argument) for argument in args])
+SETTINGS = (*options.READING_SETTINGS, "keep", "format", "dtype", "precision", "device", "workers")
+Command = options.with_settings(*SETTINGS, degrees=True)
+SHOWN_NUMBERS = 6
+KM_PER_DEGREE = 111.195
+"""Of a great circle."""
 
 
 class Choice(NamedTuple):
@@ -33,37 +29,30 @@ class Choice(NamedTuple):
     device: str | None
     precision: str
     runtime: "Runtime"
+    dims: int | None
 
     def open(self) -> Any:
         """An Embedder, or an OnnxEmbedder, which needs no torch."""
-        if self.runtime == "onnx":
-            from tessearth.embedding import OnnxEmbedder
+        from tessearth.bulk import ModelChoice
 
-            return OnnxEmbedder(self.model)
-        from tessearth.embedding import Embedder
-
-        return Embedder(self.model, device=self.device, precision=self.precision)  # type: ignore[arg-type]
+        return ModelChoice(**self._asdict()).open()
 
 
 def encode(
     lat: Annotated[str | None, typer.Argument(metavar="LAT", help="Latitude in degrees.")] = None,
     lon: Annotated[str | None, typer.Argument(metavar="LON", help="Longitude in degrees.")] = None,
     table: options.OptionalInput = None,
+    out: options.OptionalOut = None,
+    model: options.Model = options.DEFAULT_MODEL,
     lat_column: options.Lat = None,
     lon_column: options.Lon = None,
-    out: options.OptionalOut = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="npy, npz, parquet or jsonl [default: by the suffix of --out].")
-    ] = None,
-    keep: Annotated[
-        str | None, typer.Option(help="Columns to copy into Parquet, with commas; 'none' for none [default: all].")
-    ] = None,
-    model: options.Model = options.DEFAULT_MODEL,
-    device: options.Device = None,
-    precision: options.Precision = "float32",
-    dtype: options.Dtype = "float32",
-    workers: options.Workers = None,
+    geometry: options.Geometry = "point",
+    coordinates: options.Coordinates = "degrees",
+    bad_rows: options.BadRows = "error",
+    dims: options.Dims = None,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
+    changes: options.Set = None,
 ) -> None:
     """Turn places into embeddings.
 
@@ -71,50 +60,72 @@ def encode(
 
     tessearth encode --input points.csv --out embeddings.parquet
 
-    A table's embeddings go to .npy, .npz, .parquet or .jsonl, or with --out - to standard output. A long table is
-    encoded in chunks, kept in a folder next to the output until it is complete: after an interruption, the same
-    command resumes.
+    tessearth encode --input parks.gpkg --geometry mean --out parks-embedded.gpkg
+
+    tessearth encode --input old.csv --coordinates comma --bad-rows skip=bad.csv --sep ";" --out new.csv
+
+    A table is csv, Parquet, GeoPackage, GeoJSON, Shapefile, FlatGeobuf, Excel, Feather or JSON lines; - is standard
+    input. Embeddings go behind its columns into .parquet, .csv, .gpkg, .geojson, .fgb, .arrow, .jsonl or .xlsx, or alone
+    into .npy or .npz. After an interruption of a long table the same command resumes.
+
+    --set, and options of the same names, take sep and encoding of a csv, keep (columns with commas, or none), format
+    (of --out -), dtype (float32, float16), precision, device, and workers (a number, local, or tcp://host:8786).
     """
-    choice = _choose(model, device, precision)
+    settings = options.take_settings(changes, *SETTINGS)
+    choice = _choose(model, settings.get("device"), settings.get("precision", "float32"), dims)
     if (table is None) == (lat is None):
         raise ConfigError("give either LAT LON or --input FILE (and not both); see tessearth encode --help")
+    reading = {"lat": lat_column, "lon": lon_column, "geometry": geometry, "coordinates": coordinates}
     if table is None:
         latlon = number(lat, "LAT"), number(lon, "LON")
-        _refuse_with_place(out=out, format=form, keep=keep, lat=lat_column, lon=lon_column, workers=workers)
+        _refuse_with_place(out=out, lat=lat_column, lon=lon_column, **settings)
         _encode_place(latlon, choice, as_json)
     elif out is None:
         raise ConfigError("say where the embeddings go: --out FILE (or - for standard output)")
     else:
-        from tessearth.bulk import ModelChoice, TableJob, check_width, encode_table, output_format
-
-        job = TableJob(
-            source=table,
-            output=out,
-            format=output_format(out, "jsonl" if as_json and form is None else form),
-            choice=ModelChoice(**choice._asdict()),
-            lat=lat_column,
-            lon=lon_column,
-            keep=None if keep is None else [] if keep == "none" else keep.split(","),
-            width=check_width(dtype),
-        )
-        processes, cluster = options.split_workers(workers)
-        with work_progress("standard input" if table == "-" else Path(table).name) as advance:
-            encode_table(job, workers=processes, cluster=cluster, progress=advance)
+        _encode_table(table, out, choice, options.reading(settings, bad_rows, **reading), settings, overwrite, as_json)
     if choice.runtime == "torch":
         options.warn_if_untrained(model)
 
 
-def _choose(model: str, device: str | None, precision: str) -> Choice:
+def _encode_table(
+    table: str, out: str, choice: Choice, reading: Any, settings: dict[str, str], overwrite: bool, as_json: bool
+) -> None:
+    """Encode a table and say what was written."""
+    from tessearth.bulk import ModelChoice, TableJob, check_width, encode_table, output_format
+
+    keep = settings.get("keep")
+    job = TableJob(
+        source=table,
+        output=out,
+        format=output_format(out, settings.get("format", "jsonl" if as_json else None)),
+        choice=ModelChoice(**choice._asdict()),
+        reading=reading,
+        keep=None if keep is None else [] if keep == "none" else keep.split(","),
+        width=check_width(settings.get("dtype", "float32")),
+        overwrite=overwrite,
+    )
+    processes, cluster = options.split_workers(settings.get("workers"))
+    begin = time.monotonic()
+    with work_progress("standard input" if table == "-" else Path(table).name) as advance:
+        done = encode_table(job, workers=processes, cluster=cluster, progress=advance)
+    without = f", {done.without_place:,} without a place" if done.without_place else ""
+    seconds = time.monotonic() - begin
+    line = f"{out}: {done.rows:,} rows{without}, {done.dim:,} numbers each ({job.width}), {seconds:,.1f} s"
+    print(line, file=sys.stderr if out == "-" else sys.stdout)
+
+
+def _choose(model: str, device: str | None, precision: str, dims: int | None) -> Choice:
     """The model and its runtime: onnxruntime for an .onnx file, else torch."""
     if not model.lower().endswith(".onnx"):
-        return Choice(model, device, precision, "torch")
+        return Choice(model, device, precision, "torch", dims)
     if precision != "float32" or device not in (None, "cpu"):
         raise ConfigError("an ONNX file runs in float32 on the CPU: leave out --precision and --device")
-    return Choice(model, None, precision, "onnx")
+    return Choice(model, None, precision, "onnx", dims)
 
 
 def number(text: str | None, name: str) -> float:
-    """Degrees as typed, with the sign that EncodeCommand replaced."""
+    """Degrees as typed, with the sign that the command replaced."""
     if text is None:
         raise ConfigError(f"{name} is missing: give both LAT and LON in degrees")
     try:
@@ -139,9 +150,14 @@ def _encode_place(latlon: tuple[float, float], choice: Choice, as_json: bool) ->
 
         torch.set_num_threads(1)  # starting others takes longer than one place's arithmetic
     embedder = choice.open()
-    numbers = [float(str(value)) for value in embedder.embed(place)]  # no more digits than its precision has
+    embedding = embedder.embed(place)
+    numbers = [float(str(value)) for value in embedding]  # no more digits than its precision has
     if not as_json:
-        print(*numbers)
+        some = " ".join(f"{value:.4f}" for value in numbers[:SHOWN_NUMBERS])
+        print(f"{latlon[0]:g}, {latlon[1]:g}: {len(numbers):,} numbers from {choice.model}")
+        print(f"{some} ... (--json prints all)" if len(numbers) > SHOWN_NUMBERS else some)
+        if embedder.has_sites:
+            print(f"nearest site {float(embedder.support(place).distance) * KM_PER_DEGREE:,.0f} km away")
         return
     answer = {"lat": latlon[0], "lon": latlon[1], "model": choice.model, "embedding": numbers}
     if embedder.has_sites:

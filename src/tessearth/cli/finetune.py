@@ -77,11 +77,12 @@ def predict(
     tessearth predict runs/yield --input fields.csv --out predicted.csv
     """
     from tessearth.devices import find_device
+    from tessearth.storage import Reading
     from tessearth.training import load_finetuned, predict_table
 
     tuned = load_finetuned(run, find_device(device))
     with work_progress("predicting", "rows") as advance:
-        rows = predict_table(tuned, table, out, lat=lat, lon=lon, progress=advance)
+        rows = predict_table(tuned, table, out, reading=Reading(lat=lat, lon=lon), progress=advance)
     print(f"{out}: {rows:,} rows")
 
 

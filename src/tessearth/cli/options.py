@@ -1,14 +1,17 @@
 """What subcommands share: options (one name, type and help text each), the progress bar, a warning."""
 
+import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
+import typer.core
 
 from tessearth.errors import ConfigError
+from tessearth.settings import did_you_mean
 from tessearth.zoo import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -16,7 +19,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tessearth.embedding import Embedder
+    from tessearth.storage import Reading
 
+MINUS = "\N{MINUS SIGN}"
 CHUNK = 8192
 """Places embedded between two updates of the bar."""
 
@@ -44,6 +49,23 @@ Lat = Annotated[
 ]
 Lon = Annotated[
     str | None, typer.Option("--lon", metavar="COLUMN", help="Longitude column [default: by its usual name].")
+]
+Geometry = Annotated[
+    str, typer.Option("--geometry", metavar="KIND", help="Of lines and polygons: a point inside, centroid, or mean.")
+]
+Coordinates = Annotated[
+    str,
+    typer.Option("--coordinates", metavar="FORM", help="degrees, comma (48,85), dms (48°51'N), lat,lon or lon,lat."),
+]
+BadRows = Annotated[
+    str,
+    typer.Option(
+        "--bad-rows", metavar="DO", help="Rows without a place: error, skip, or null; skip=FILE.csv also lists them."
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there already.")]
+Dims = Annotated[
+    int | None, typer.Option("--dims", metavar="N", help="Keep the first N numbers, at unit length [default: all].")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N [default: a GPU when there is one].")]
 Precision = Annotated[
@@ -76,6 +98,50 @@ Recipe = Annotated[
 ]
 
 __all__ = ["DEFAULT_MODEL"]
+
+
+READING_SETTINGS = {"sep": "separator", "encoding": "encoding"}
+"""Settings of every command that reads a table, and the fields of `Reading` that they are."""
+
+
+def with_settings(*names: str, degrees: bool = False) -> type[typer.core.TyperCommand]:
+    """A command whose `--set` takes some names; each of them is an option of its own as well.
+
+    With `degrees`, negative numbers can be arguments, although they begin like an option.
+    """
+
+    class SettingsCommand(typer.core.TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            """Rewrite `--name value` as `--set name=value`, and the hyphen of negative degrees as a minus sign."""
+            rest, rewritten = iter(args), []
+            for argument in rest:
+                name, equals, value = argument.removeprefix("--").partition("=")
+                if argument.startswith("--") and name.replace("-", "_") in names:
+                    value = value if equals else next(rest, "")
+                    rewritten += ["--set", f"{name.replace('-', '_')}={value}"]
+                else:
+                    rewritten.append(re.sub(r"^-(?=\.?\d)", MINUS, argument) if degrees else argument)
+            return super().parse_args(ctx, rewritten)
+
+    return SettingsCommand
+
+
+def take_settings(texts: Sequence[str] | None, *names: str) -> dict[str, str]:
+    """The settings of `--set`, of which only some names are known."""
+    settings = split_settings(texts)
+    for name in settings:
+        if name not in names:
+            raise ConfigError(f"there is no setting {name!r}{did_you_mean(name, names)}")
+    return settings
+
+
+def reading(settings: Mapping[str, str], bad_rows: str = "error", **given: Any) -> "Reading":
+    """How a command reads its table."""
+    from tessearth.storage import Reading
+
+    on_bad, _, bad_file = bad_rows.partition("=")
+    named = {field: settings[name].replace("\\t", "\t") for name, field in READING_SETTINGS.items() if name in settings}
+    return Reading(on_bad=on_bad, bad_file=bad_file or None, **given, **named)  # type: ignore[arg-type]
 
 
 def split_settings(texts: Sequence[str] | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tessearth.cli import options
-from tessearth.cli.encode import EncodeCommand, number
+from tessearth.cli.encode import number
 from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
@@ -66,7 +66,7 @@ def build(
     options.warn_if_untrained(model)
 
 
-@app.command("similar", cls=EncodeCommand)
+@app.command("similar", cls=options.with_settings(degrees=True))
 def similar(
     lat: Annotated[str, typer.Argument(metavar="LAT", help="Latitude in degrees.")],
     lon: Annotated[str, typer.Argument(metavar="LON", help="Longitude in degrees.")],

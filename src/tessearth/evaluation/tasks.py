@@ -22,7 +22,7 @@ from tessearth.labels import LABELS, LabelTable, load_benchmark, read_benchmark
 from tessearth.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
 from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, sample_sphere, xyz_to_latlon
-from tessearth.storage import PANDAS_BLANK, Labelled, column_names, read_labelled
+from tessearth.storage import PANDAS_BLANK, Labelled, Reading, column_names, read_labelled
 
 Floats = npt.NDArray[np.float64]
 
@@ -189,7 +189,8 @@ def _from_files(name: str, data_dir: Path | str | None) -> Task:
     card = FILE_TASKS.get(name) or replace(ERA5_FILE, target=name.removeprefix(ERA5))
     paths = [Path(data_dir) / file for file in card.files]
     parts = [
-        read_labelled(path, card.target, card.kind, lat=card.lat, lon=card.lon, blank=PANDAS_BLANK) for path in paths
+        read_labelled(path, card.target, card.kind, Reading(lat=card.lat, lon=card.lon), blank=PANDAS_BLANK)
+        for path in paths
     ]
     table = _joined(parts)
     split = None

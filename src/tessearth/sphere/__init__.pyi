@@ -1,5 +1,12 @@
+from tessearth.sphere.angles import FORMS as FORMS
+from tessearth.sphere.angles import PAIRS as PAIRS
+from tessearth.sphere.angles import Form as Form
+from tessearth.sphere.angles import guess_form as guess_form
+from tessearth.sphere.angles import read_angle as read_angle
+from tessearth.sphere.angles import read_pair as read_pair
 from tessearth.sphere.coordinates import LARGEST_DEGREES as LARGEST_DEGREES
 from tessearth.sphere.coordinates import Floats as Floats
+from tessearth.sphere.coordinates import are_radians as are_radians
 from tessearth.sphere.coordinates import as_latlon as as_latlon
 from tessearth.sphere.coordinates import as_places as as_places
 from tessearth.sphere.coordinates import as_xyz as as_xyz

@@ -88,13 +88,17 @@ def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
     return latlon
 
 
-def warn_of_radians(latlon: Floats) -> None:
-    """Warn of places inside +-pi/2 by +-pi: in degrees a patch of sea off Africa, so they are more likely radians."""
+def are_radians(latlon: Floats) -> bool:
+    """Whether all places lie inside +-pi/2 by +-pi: in degrees a patch of sea off Africa, so more likely radians."""
     rows = latlon.reshape(-1, 2)
     if not len(rows) or abs(rows[0, 0]) > np.pi / 2:  # true of nearly all tables
-        return
-    small = np.abs(rows) <= (np.pi / 2, np.pi)
-    if small.all() and rows.any():
+        return False
+    return bool((np.abs(rows) <= (np.pi / 2, np.pi)).all() and rows.any())
+
+
+def warn_of_radians(latlon: Floats) -> None:
+    """Warn of places that look like radians."""
+    if are_radians(latlon):
         warnings.warn(
             "every place lies within 1.58 degrees of latitude 0 and 3.15 of longitude 0: are these radians? "
             "tessearth takes degrees",

@@ -42,6 +42,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             os.replace(temporary, target)
 
 
+def check_free(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Refuse to replace a file that is there already, unless asked to; pipes and devices are written to."""
+    if not overwrite and Path(path).is_file():
+        raise OutputError(f"{path} exists already: add --overwrite to replace it (Python: overwrite=True)")
+
+
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace a file's content in one step."""
     with atomic_write(path) as file:

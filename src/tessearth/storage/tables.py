@@ -1,51 +1,46 @@
-"""Tables of places: csv (plain or compressed), Parquet, GeoParquet; from a file or a pipe.
+"""Tables of places in any format, checked as a whole before any work is done with them.
 
 `open_points` reads places a batch at a time; `read_labelled` reads a whole table of places with one target column.
 """
 
 import contextlib
 import csv
-import gzip
 import io
-import json
-import shutil
-import sys
-import tempfile
-import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
-from typing import IO, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
-from tessearth.errors import CoordinateError, TableError
+from tessearth.errors import ConfigError, CoordinateError, TableError
 from tessearth.settings import Kind, did_you_mean
-from tessearth.sphere import Floats, check_latlon, find_columns, warn_of_radians
+from tessearth.sphere import (
+    FORMS,
+    LARGEST_DEGREES,
+    PAIRS,
+    Floats,
+    Form,
+    are_radians,
+    check_latlon,
+    find_columns,
+    guess_form,
+    read_angle,
+    read_pair,
+    warn_of_radians,
+)
+from tessearth.storage.csv_text import CsvFile
+from tessearth.storage.files import write_bytes
+from tessearth.storage.formats import STANDARD_STREAM, RawTable, Rows, open_table
+from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
 
-ROWS_AT_ONCE = 16_384
-BUFFERED_BYTES = 2**20
-"""Read of a Parquet column at once; without a limit a whole row group is held, however long its writer made it."""
-SMALL_BYTES = 2**26
-"""A Parquet file no larger is read a column of a row group at a time: a buffered reader believes any size that the
-header of a page claims, and makes room for it."""
-LONGEST_LINE = 2**20
-"""Characters; the rows of a csv are limited to as many bytes by its reader."""
-STANDARD_STREAM = "-"
-PARQUET = b"PAR1"
-"""The first bytes of a Parquet file."""
-UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""What the readers raise for a damaged file; a name that is no UTF-8 is a ValueError."""
-
-POINT = 1
-# Extended WKB sets these bits for Z, M and an SRID; ISO WKB adds 1000, 2000 or 3000 for Z, M and both.
-_HAS_Z, _HAS_M, _HAS_SRID = 0x80000000, 0x40000000, 0x20000000
-
+OnBad = Literal["error", "skip", "null"]
+"""What is done about rows without a usable place: refuse the table, leave them out, keep them without an embedding."""
+SHOWN_ROWS = 5
 BLANK = ("", "nan", "NaN", "null")
 """What a missing value looks like in any table."""
 PANDAS_BLANK = (
@@ -56,339 +51,335 @@ PANDAS_BLANK = (
 """What pandas takes for missing, which the published numbers were computed with (an ecoregion's biome can be "N/A")."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How places are read from a table."""
+
+    lat: str | None = None
+    """The latitude column, or the column of a pair; None is the geometry, else the column of a usual name."""
+    lon: str | None = None
+    geometry: Shape = "point"
+    """What stands for a line or a polygon."""
+    coordinates: Form = "degrees"
+    """How coordinates are written."""
+    separator: str | None = None
+    """Of a csv; None looks for it."""
+    encoding: str | None = None
+    """Of a csv; None is UTF-8 where that is possible."""
+    on_bad: OnBad = "error"
+    bad_file: str | None = None
+    """A csv to write the rows without a usable place into, with their problem."""
+
+    def __post_init__(self) -> None:
+        choices = {
+            "geometry": (self.geometry, SHAPES),
+            "coordinates": (self.coordinates, FORMS),
+            "on_bad": (self.on_bad, typing.get_args(OnBad)),
+        }
+        for name, (value, known) in choices.items():
+            if value not in known:
+                raise ConfigError(f"{name} is {value!r}; it must be one of {' | '.join(known)}")
+        if self.coordinates in PAIRS and self.lon is not None:
+            raise ConfigError("a pair stands in one column: name it by lat and leave lon out")
+
+
+AS_USUAL = Reading()
+
+
 class PointBatch(NamedTuple):
     """Some consecutive rows of a table."""
 
     rows: pa.RecordBatch
-    """The columns that are kept, coordinates as numbers."""
+    """The columns that are kept."""
     latlon: Floats
-    """Checked degrees, (N, 2)."""
-
-
-class Columns(NamedTuple):
-    """Which columns of a table are read, and how."""
-
-    lat: str | None
-    lon: str | None
-    keep: Sequence[str] | None
-    text: Sequence[str]
-
-    def find_places(self, names: Sequence[str]) -> tuple[str, str]:
-        """The columns of the coordinates."""
-        return find_columns(names, self.lat, self.lon)
-
-    def find_kept(self, names: Sequence[str]) -> list[str]:
-        """The columns that travel along."""
-        for column in self.keep or ():
-            if column not in names:
-                raise TableError(f"there is no column {column!r}{did_you_mean(column, names)}")
-        return list(names if self.keep is None else self.keep)
+    """Checked degrees, (N, 2); NaN for rows that are kept without a place."""
+    lines: list[bytes] | None = None
+    """The rows of a csv as they stand in the file."""
+    places: Places | None = None
+    """The places whose mean stands for each row, where that is asked for."""
 
 
 class PointTable(NamedTuple):
-    """An open table of places."""
+    """An open table of places, all of which are checked."""
 
     name: str
     schema: pa.Schema
     """Of the rows in every batch, with the file's own metadata."""
     batches: Iterator[PointBatch]
-    total_rows: int | None
-    """How many rows there are, when the format tells."""
-    share_read: Callable[[], float | None]
-    """How much of the input has been read, 0 to 1, when that can be known."""
+    total_rows: int
+    """How many rows the batches have."""
+    bad_rows: int = 0
+    """How many rows have no usable place."""
+    csv: CsvFile | None = None
+    """The file, when all columns of a csv are kept, whose rows can then be copied."""
+    geometry: str | None = None
+    """The name of the geometry column that was read."""
 
-    def expected_rows(self, read: int) -> int | None:
-        """How many rows there will be; a csv does not say, but the share of its bytes that `read` rows took does."""
-        share = self.share_read()
-        return round(read / share) if share else self.total_rows
+
+class _Columns(NamedTuple):
+    """Where places stand in a table."""
+
+    names: tuple[str, ...]
+    """The geometry, a pair, or latitude and longitude."""
+    raw: RawTable
+    reading: Reading
+
+    def read(self, rows: Rows) -> Places:
+        """The places of some rows, NaN where there is none."""
+        if len(self.names) == 1 and self.reading.coordinates not in PAIRS:
+            assert self.raw.geometry is not None
+            return read_shapes(rows.columns.column(self.names[0]), self.raw.geometry, self.reading.geometry)
+        columns = [_plain(rows.columns.column(name), name) for name in self.names]
+        if len(columns) == 1:
+            pairs = [read_pair(text or "", self.reading.coordinates) for text in columns[0].to_pylist()]
+            return Places(np.array(pairs, dtype=np.float64).reshape(-1, 2))
+        return Places(np.stack([_to_numbers(column, self.reading.coordinates) for column in columns], axis=-1))
+
+    def problem(self, rows: Rows, index: int, row: int, latlon: Floats) -> str:
+        """Why a row has no usable place; rows count from 1, header not counted."""
+        if rows.ragged and index in rows.ragged:
+            return f"row {row} has {rows.ragged[index]} fields, the header has {len(self.raw.schema)}"
+        if np.isfinite(latlon).all():
+            try:
+                check_latlon(latlon[None], first_row=row)
+            except CoordinateError as error:
+                return str(error)
+        for name in self.names:
+            value = rows.columns.column(name)[index].as_py()
+            if value is None or (isinstance(value, str) and not value.strip()):
+                return f"row {row}: column {name!r} is empty"
+            if isinstance(value, bytes | dict):
+                return f"row {row}: column {name!r} holds no usable shape"
+        for name, number in zip(self.names, latlon if len(self.names) == 2 else latlon[:1], strict=True):
+            value = rows.columns.column(name)[index].as_py()
+            if isinstance(value, str) and not np.isfinite(number) and not _names_no_number(value):
+                what = "not a number" if self.reading.coordinates == "degrees" else f"not {self.reading.coordinates!r}"
+                return f"row {row}: column {name!r} holds {value!r}, {what}"
+        shown = ", ".join(f"{value:.10g}" for value in latlon)
+        return f"row {row} is ({shown}): latitude or longitude is missing or not finite"
+
+    def texts(self, rows: Rows, index: int) -> list[str]:
+        """The cells of a row's place as text."""
+        found = [rows.columns.column(name)[index].as_py() for name in self.names]
+        return ["" if value is None else value if isinstance(value, str) else repr(value) for value in found]
 
 
 @contextlib.contextmanager
 def open_points(
-    path: str,
-    *,
-    lat: str | None = None,
-    lon: str | None = None,
-    keep: Sequence[str] | None = None,
-    text: Sequence[str] = (),
+    path: str | PathLike[str], reading: Reading = AS_USUAL, *, keep: Sequence[str] | None = None
 ) -> Iterator[PointTable]:
-    """Open a csv or Parquet file of places ("-" is standard input).
+    """Open a file of places in any format of `storage.formats` ("-" is standard input).
 
-    Coordinates come from the columns named, from those of the usual names, or from a GeoParquet geometry. `keep` lists
-    the columns that travel along; None is all of them. A csv's columns in `text` are not converted: the type of others
-    is known from their first rows only. Rows in errors count from 1, header not counted.
+    Places come from the columns named, from the geometry, or from the columns of the usual names. Every place is read
+    and checked first, so that no work is done for a table that is refused. `keep` lists the columns that travel along;
+    None is all of them. Columns of a csv other than coordinates are carried as the text they are.
     """
     name = "standard input" if path == STANDARD_STREAM else str(path)
     try:
-        with _open_file(path) as file:
-            yield _open_table(file, Columns(lat, lon, keep, text), name)
+        with open_table(str(path), reading.separator, reading.encoding) as raw:
+            columns = _find_columns(raw, reading)
+            kept = _find_kept(raw.schema.names, keep)
+            checked = _check_all(columns)
+            schema = pa.schema([_kept_field(columns, raw.schema.field(one)) for one in kept], raw.schema.metadata)
+            total = checked.rows - (checked.bad if reading.on_bad == "skip" else 0)
+            yield PointTable(
+                name=name,
+                schema=schema,
+                batches=_batches(columns, schema),
+                total_rows=total,
+                bad_rows=checked.bad,
+                csv=raw.csv if kept == raw.schema.names else None,
+                geometry=columns.names[0] if len(columns.names) == 1 and raw.geometry else None,
+            )
     except (CoordinateError, TableError) as error:
         raise TableError(f"{name}: {error}") from None
 
 
-@contextlib.contextmanager
-def _open_file(path: str) -> Iterator[IO[bytes]]:
-    """The input as a seekable binary file; a pipe is first copied to a temporary one."""
-    if path == STANDARD_STREAM:
-        with tempfile.TemporaryFile() as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-            copy.seek(0)
-            yield copy
-        return
+def _find_columns(raw: RawTable, reading: Reading) -> _Columns:
+    names = raw.schema.names
+    if reading.coordinates in PAIRS:
+        return _Columns((_one_column(names, reading.lat),), raw, reading)
+    if raw.geometry is not None and reading.lat is None and reading.lon is None:
+        return _Columns((raw.geometry.name,), raw, reading)
     try:
-        file = open(path, "rb")  # noqa: SIM115
-    except FileNotFoundError:
-        raise TableError("there is no such file") from None
-    except OSError as error:
-        raise TableError(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
-    with file:
-        yield file
+        return _Columns(find_columns(names, reading.lat, reading.lon), raw, reading)
+    except CoordinateError as error:
+        raise CoordinateError(f"{error}{_advice_on_pairs(raw)}") from None
 
 
-def _open_table(file: IO[bytes], columns: Columns, name: str) -> PointTable:
-    head = file.read(4)
-    file.seek(0)
-    if not head:
-        raise TableError("the file is empty")
-    try:
-        return (_open_parquet if head == PARQUET else _open_csv)(file, columns, name)
-    except (CoordinateError, TableError):
-        raise
-    except UNREADABLE as error:
-        raise TableError(f"cannot be read: {_first_line(error)}") from None
+def _one_column(names: Sequence[str], wanted: str | None) -> str:
+    if wanted is None:
+        raise TableError(f"which column holds the pairs? Name it with --lat (one of {', '.join(names)})")
+    if wanted not in names:
+        raise TableError(f"there is no column {wanted!r}{did_you_mean(wanted, names)}")
+    return wanted
 
 
-def _open_parquet(file: IO[bytes], columns: Columns, name: str) -> PointTable:
-    is_small = file.seek(0, 2) <= SMALL_BYTES
-    file.seek(0)
-    parquet = pa.parquet.ParquetFile(file, pre_buffer=False, buffer_size=0 if is_small else BUFFERED_BYTES)
-    schema = parquet.schema_arrow
-    _check_once(schema.names)
-    rows = parquet.metadata.num_rows
-    _check_some_rows(rows)
-    geometry = geometry_column(schema) if columns.lat is None and columns.lon is None else None
-    read: Callable[[pa.RecordBatch, int], Floats]
-    if geometry is not None:
-        read = lambda batch, first: decode_points(batch.column(geometry), geometry, first)  # noqa: E731
-        places: tuple[str, ...] = (geometry,)
-    else:
-        places = columns.find_places(schema.names)
-        read = lambda batch, first: _read_columns(batch, places, first)  # noqa: E731
-    kept = columns.find_kept(schema.names)
-    stream = parquet.iter_batches(ROWS_AT_ONCE, columns=sorted({*kept, *places}, key=schema.names.index))
-    kept_schema = pa.schema([schema.field(column) for column in kept], schema.metadata)
-    return PointTable(
-        name=name,
-        schema=kept_schema,
-        batches=_batches(stream, read, kept_schema),
-        total_rows=rows,
-        share_read=lambda: None,
-    )
+def _advice_on_pairs(raw: RawTable) -> str:
+    """The options that read a column in which both coordinates stand."""
+    names = [field.name for field in raw.schema if pa.types.is_string(field.type)]
+    some = next(raw.read(names), None)
+    for name in names if some else ():
+        texts = [text for text in some.columns.column(name)[:100].to_pylist() if text]  # type: ignore[union-attr]
+        if texts and guess_form(texts) == "lat,lon" and not any(np.isfinite(read_angle(text, "dms")) for text in texts):
+            return f"; column {name!r} holds pairs: add --lat {name} --coordinates lat,lon (or lon,lat)"
+    return ""
 
 
-def _open_csv(file: IO[bytes], columns: Columns, name: str) -> PointTable:
-    """Coordinates are read as text and turned into numbers here, so that the row of a bad one can be named."""
-    names = _csv_header(file)
-    places, kept = columns.find_places(names), columns.find_kept(names)
-    size = file.seek(0, 2)
-    file.seek(0)
-    zipped = _is_gzip(file)
-    options = pa.csv.ConvertOptions(
-        column_types=dict.fromkeys([*places, *columns.text], pa.string()),
-        include_columns=[name for name in names if name in {*places, *kept}],
-        strings_can_be_null=False,
-    )
-    plain = pa.PythonFile(file, mode="r")
-    stream = pa.csv.open_csv(pa.CompressedInputStream(plain, "gzip") if zipped else plain, convert_options=options)
-    slices = (batch.slice(i, ROWS_AT_ONCE) for batch in stream for i in range(0, batch.num_rows, ROWS_AT_ONCE))
-    field = {column: pa.field(column, pa.float64()) for column in places}
-    kept_schema = pa.schema([field.get(column, stream.schema.field(column)) for column in kept])
-    read: Callable[[pa.RecordBatch, int], Floats] = lambda batch, first: _read_columns(batch, places, first)  # noqa: E731
-    return PointTable(
-        name=name,
-        schema=kept_schema,
-        batches=_batches(slices, read, kept_schema),
-        total_rows=None,
-        share_read=lambda: 1.0 if file.closed else file.tell() / size,
-    )
+def _find_kept(names: Sequence[str], keep: Sequence[str] | None) -> list[str]:
+    """The columns that travel along."""
+    for column in keep or ():
+        if column not in names:
+            raise TableError(f"there is no column {column!r}{did_you_mean(column, names)}")
+    return list(names if keep is None else keep)
 
 
-def _csv_header(file: IO[bytes]) -> list[str]:
-    """The column names, read apart from the rows because the csv reader closes what it was given."""
-    plain = gzip.GzipFile(fileobj=file) if _is_gzip(file) else file
-    text = io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
-    try:
-        names = next(csv.reader(csv_lines(text)), [])
-    except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error):
-        raise TableError("neither csv in UTF-8 nor Parquet") from None
-    finally:
-        text.detach()
-        file.seek(0)
-    _check_once(names)
-    return names
+class _Checked(NamedTuple):
+    """What the first pass over a table found."""
+
+    rows: int
+    bad: int
 
 
-def csv_lines(text: io.TextIOWrapper) -> Iterator[str]:
-    """Lines up to a limit: a small compressed file may hold gigabytes without an end of line."""
-    while line := text.readline(LONGEST_LINE):
-        if len(line) == LONGEST_LINE:
-            raise TableError(f"a line has more than {LONGEST_LINE} characters: this is no csv")
-        yield line
-
-
-def _check_once(names: Sequence[str]) -> None:
-    counts = Counter(names)
-    twice = sorted(name for name, count in counts.items() if count > 1)
-    if twice:
-        raise TableError(f"two columns are named {twice[0]!r}")
-
-
-def _is_gzip(file: IO[bytes]) -> bool:
-    magic = file.read(2)
-    file.seek(0)
-    return magic == b"\x1f\x8b"
-
-
-def _batches(
-    stream: Iterator[pa.RecordBatch], read: Callable[[pa.RecordBatch, int], Floats], schema: pa.Schema
-) -> Iterator[PointBatch]:
-    """Checked places with the columns that travel along, text coordinates replaced by the numbers read."""
-    first = 1
-    for batch in _guarded(stream):
-        latlon = check_latlon(read(batch, first), first_row=first)
-        warn_of_radians(latlon)
-        columns = [
-            column if column.type == field.type else _as_numbers(column, field.name, first)
-            for field, column in ((field, batch.column(field.name)) for field in schema)
-        ]
-        yield PointBatch(pa.RecordBatch.from_arrays(columns, schema=schema), latlon)
-        first += batch.num_rows
-    _check_some_rows(first - 1)
-
-
-def _guarded(stream: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Errors of the reader as one line; errors of the code that takes the batches pass unchanged."""
-    while True:
-        try:
-            batch = next(stream)
-            batch.validate(full=True)  # a file may hold text that is no UTF-8, or places in a column that are none
-        except StopIteration:
-            return
-        except UNREADABLE as error:
-            raise TableError(f"cannot be read: {_first_line(error)}") from None
-        yield batch
-
-
-def _read_columns(batch: pa.RecordBatch, places: Sequence[str], first_row: int) -> Floats:
-    numbers = (_as_numbers(batch.column(place), place, first_row) for place in places)
-    return np.stack([column.to_numpy(zero_copy_only=False) for column in numbers], axis=-1)
-
-
-def _as_numbers(column: pa.Array, name: str, first_row: int) -> pa.Array:
-    """A column as float64, or an error that names the first row holding something else."""
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    if text:
-        column = pc.utf8_trim_whitespace(column)
-    empty = pc.or_(pc.is_null(column), pc.equal(column, "")) if text else pc.is_null(column)
-    if pc.any(empty).as_py():
-        raise TableError(f"row {first_row + pc.index(empty, True).as_py()}: column {name!r} is empty")
-    try:
-        return pc.cast(column, pa.float64())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        row, value = next((i, v) for i, v in enumerate(column.to_pylist()) if not _is_number(v))
-        raise TableError(f"row {first_row + row}: column {name!r} holds {value!r}, not a number") from None
-
-
-def _is_number(value: object) -> bool:
-    try:
-        pc.cast(pa.array([value]), pa.float64())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return False
-    return True
-
-
-def _check_some_rows(rows: int) -> None:
+def _check_all(columns: _Columns) -> _Checked:
+    """Read every place once: the rows, and those without a usable place, which `on_bad` may refuse."""
+    rows = bad = 0
+    shown: list[str] = []
+    texts: list[list[str]] = []
+    listed = io.StringIO(newline="")
+    writer = csv.writer(listed, lineterminator="\n")
+    writer.writerow(["row", "problem", *columns.names])
+    small = True
+    for batch in columns.raw.read(columns.names):
+        latlon = columns.read(batch).latlon
+        is_bad = _bad_rows(batch, latlon)
+        for index in np.flatnonzero(is_bad) if columns.reading.bad_file or bad < SHOWN_ROWS else ():
+            row = rows + int(index) + 1
+            problem = columns.problem(batch, int(index), row, latlon[index])
+            if len(shown) < SHOWN_ROWS:
+                shown.append(problem)
+                texts.append(columns.texts(batch, int(index)))
+            writer.writerow([row, problem, *columns.texts(batch, int(index))])
+        small = small and are_radians(latlon[~is_bad])
+        rows, bad = rows + len(latlon), bad + int(is_bad.sum())
+    if columns.reading.bad_file and bad:
+        write_bytes(columns.reading.bad_file, listed.getvalue().encode())
     if rows == 0:
         raise TableError("the table holds no rows")
+    if bad and columns.reading.on_bad == "error":
+        raise TableError(_refusal(rows, bad, shown, texts, columns))
+    if bad == rows:
+        raise TableError(f"none of the {rows:,} rows has a usable place: {shown[0]}{_advice(texts, columns)}")
+    if small:
+        warn_of_radians(latlon[~is_bad])
+    return _Checked(rows, bad)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _bad_rows(rows: Rows, latlon: Floats) -> npt.NDArray[np.bool_]:
+    """Rows without a possible place, (N,)."""
+    is_bad = np.asarray(~(np.abs(latlon) <= LARGEST_DEGREES).all(axis=1))  # NaN too
+    for index in rows.ragged or ():
+        is_bad[index] = True
+    return is_bad
 
 
-def geometry_column(schema: pa.Schema) -> str | None:
-    """The primary geometry column that a Parquet file's metadata names, after checking that it holds degrees."""
-    raw = (schema.metadata or {}).get(b"geo")
-    if raw is None:
-        return None
-    try:
-        described = json.loads(raw)
-        name: str = described["primary_column"]
-        crs = dict(described["columns"][name]).get("crs", "OGC:CRS84")
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise TableError("the GeoParquet metadata cannot be read") from None
-    if name not in schema.names:
-        raise TableError(f"the GeoParquet metadata names the geometry {name!r}, and there is no such column")
-    _check_degrees(crs, name)
-    return name
-
-
-def decode_points(column: pa.Array, name: str, first_row: int) -> Floats:
-    """Latitude and longitude, (N, 2), of a column of points: well-known binary, or a struct of x and y."""
-    if column.null_count:
-        row = first_row + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise TableError(f"row {row}: column {name!r} is empty")
-    if pa.types.is_struct(column.type):
-        return _decode_struct(column, name)
-    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        raise TableError(f"column {name!r} is {column.type}, neither well-known binary nor a struct of x and y")
-    return _decode_wkb(column, name, first_row)
-
-
-def _decode_struct(column: pa.Array, name: str) -> Floats:
-    try:
-        x, y = (np.asarray(column.field(axis).cast(pa.float64()), dtype=np.float64) for axis in ("x", "y"))
-    except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise TableError(f"column {name!r} is {column.type}, not a struct of numbers x and y") from None
-    return np.stack((y, x), axis=-1)
-
-
-def _decode_wkb(column: pa.Array, name: str, first_row: int) -> Floats:
-    """Two-dimensional little-endian points all at once, anything else one by one."""
-    values = column.to_pylist()
-    if all(len(value) == 21 for value in values) and len(values):
-        packed = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(-1, 21)
-        if (packed[:, :5] == (1, POINT, 0, 0, 0)).all():
-            lonlat = np.ascontiguousarray(packed[:, 5:]).view("<f8")
-            return np.ascontiguousarray(lonlat[:, ::-1], dtype=np.float64)
-    points = [_decode_one(value, name, first_row + i) for i, value in enumerate(values)]
-    return np.array(points, dtype=np.float64).reshape(-1, 2)
-
-
-def _decode_one(value: bytes, name: str, row: int) -> tuple[float, float]:
-    order = "<" if value[:1] == b"\x01" else ">"
-    kind = int(np.frombuffer(value, f"{order}u4", 1, 1)[0]) if len(value) >= 5 else 0
-    flags, plain = kind & 0xF0000000, kind & 0x0FFFFFFF
-    if len(value) < (25 if flags & _HAS_SRID else 21):
-        raise TableError(f"row {row}: column {name!r} holds no point in well-known binary")
-    if plain % 1000 != POINT or plain > 3001:
-        raise TableError(f"row {row}: column {name!r} holds a shape that is not a point; take centroids first")
-    start = 9 if flags & _HAS_SRID else 5
-    lon, lat = np.frombuffer(value, f"{order}f8", 2, start)
-    return float(lat), float(lon)
-
-
-def _check_degrees(crs: Any, name: str) -> None:
-    """Longitude and latitude in degrees: OGC:CRS84 (also the default) or EPSG:4326, whose order GeoParquet fixes."""
-    if crs is None or crs == "OGC:CRS84":
-        return
-    identifier = crs.get("id") if isinstance(crs, dict) else None
-    known = (
-        f"{identifier.get('authority')}:{identifier.get('code')}" if isinstance(identifier, dict) else "no known one"
+def _refusal(rows: int, bad: int, shown: Sequence[str], texts: Sequence[Sequence[str]], columns: _Columns) -> str:
+    """The error about the bad rows of a table: how many, the first of them, what to do."""
+    more = f"; and {bad - len(shown):,} more" if bad > len(shown) else ""
+    count = "" if bad == 1 else f"{bad:,} of {rows:,} rows have no usable place: "
+    advice = (
+        _advice(texts, columns)
+        or "; to go on without such rows add --bad-rows skip, or null to keep them (Python: on_bad)"
     )
-    if known not in ("OGC:CRS84", "EPSG:4326"):
-        named = crs.get("name", known) if isinstance(crs, dict) else str(crs)
-        raise TableError(f"column {name!r} is in {named}, not in degrees: reproject it to EPSG:4326 first")
+    return f"{count}{'; '.join(shown)}{more}{advice}"
+
+
+def _advice(texts: Sequence[Sequence[str]], columns: _Columns) -> str:
+    """The option that reads the texts that are no plain numbers."""
+    odd = [text for row in texts for text in row if text.strip() and not np.isfinite(read_angle(text))]
+    form = guess_form(odd)
+    if len(columns.names) != 2 or form in (None, columns.reading.coordinates, *PAIRS):
+        return ""
+    return f"; to read these add --coordinates {form}"
+
+
+def _kept_field(columns: _Columns, field: pa.Field) -> pa.Field:
+    """A column that travels along: the coordinates of a csv become numbers, its other columns stay text."""
+    return pa.field(field.name, pa.float64()) if _becomes_number(columns, field.name) else field
+
+
+def _becomes_number(columns: _Columns, name: str) -> bool:
+    return columns.raw.csv is not None and columns.reading.coordinates == "degrees" and name in columns.names
+
+
+def _batches(columns: _Columns, schema: pa.Schema) -> Iterator[PointBatch]:
+    """Checked places with the columns that travel along."""
+    reading = columns.reading
+    wanted = [name for name in columns.raw.schema.names if name in {*schema.names, *columns.names}]
+    for rows in columns.raw.read(wanted):
+        places = columns.read(rows)
+        is_bad = _bad_rows(rows, places.latlon)
+        if is_bad.any() and reading.on_bad == "error":
+            raise TableError("the file changed while it was read")
+        places.latlon[is_bad] = np.nan
+        arrays = [
+            pa.array(places.latlon[:, columns.names.index(name)], from_pandas=True)
+            if _becomes_number(columns, name)
+            else rows.columns.column(name)
+            for name in schema.names
+        ]
+        batch = PointBatch(
+            pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _no_columns(len(is_bad)),
+            places.latlon,
+            rows.lines,
+            None if places.samples is None else places,
+        )
+        yield _without(batch, is_bad) if reading.on_bad == "skip" and is_bad.any() else batch
+
+
+def _no_columns(rows: int) -> pa.RecordBatch:
+    """A batch of some rows and no columns."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def _without(batch: PointBatch, is_bad: npt.NDArray[np.bool_]) -> PointBatch:
+    """The batch without some rows."""
+    kept = np.flatnonzero(~is_bad)
+    lines = None if batch.lines is None else [batch.lines[i] for i in kept]
+    places = None
+    if batch.places is not None and batch.places.owners is not None and batch.places.samples is not None:
+        number = np.cumsum(~is_bad) - 1
+        of_kept = ~is_bad[batch.places.owners]
+        places = Places(batch.latlon[kept], batch.places.samples[of_kept], number[batch.places.owners[of_kept]])
+    return PointBatch(batch.rows.filter(pa.array(~is_bad)), batch.latlon[kept], lines, places)
+
+
+def _plain(column: pa.Array, name: str) -> pa.Array:
+    """A coordinate column as text without blanks around it, or as numbers."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        return pc.utf8_trim_whitespace(column.cast(pa.string()))
+    if pa.types.is_decimal(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return column
+    if pa.types.is_null(column.type):
+        return column.cast(pa.float64())
+    raise TableError(f"column {name!r} is {column.type}, where degrees as numbers belong")
+
+
+def _to_numbers(column: pa.Array, form: Form) -> Floats:
+    """A coordinate column as float64, NaN where there is no number."""
+    if not pa.types.is_string(column.type):
+        return np.array(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    with contextlib.suppress(pa.ArrowInvalid):
+        if form == "degrees":
+            return np.array(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    return np.array([read_angle(text or "", form) for text in column.to_pylist()], dtype=np.float64)
+
+
+def _names_no_number(text: str) -> bool:
+    """Whether a text is a number that is not finite."""
+    return text.strip().lower().lstrip("+-") in ("nan", "inf", "infinity")
 
 
 class Labelled(NamedTuple):
@@ -402,24 +393,24 @@ class Labelled(NamedTuple):
     classes: tuple[str, ...]
     """Names in the order of their codes (sorted); empty for numbers."""
     dropped: int
-    """How many rows had no target."""
+    """How many rows had no target or no usable place."""
 
 
 def read_labelled(
     path: str | PathLike[str],
     target: str,
     kind: Kind | None = None,
+    reading: Reading = AS_USUAL,
     *,
-    lat: str | None = None,
-    lon: str | None = None,
     blank: Sequence[str] = BLANK,
 ) -> Labelled:
     """Read places and one column; without a kind, a column of numbers is a regression and any other a classification.
 
-    Coordinates come from the columns named or from those of the usual names (Parquet: also from a GeoParquet geometry).
+    Rows without a usable place are left out unless `reading` refuses them.
     """
-    with open_points(str(path), lat=lat, lon=lon, keep=[target], text=[target]) as points:
-        batches = list(points.batches)
+    chosen = reading if reading.on_bad == "error" else replace(reading, on_bad="skip")
+    with open_points(path, chosen, keep=[target]) as points:
+        batches, bad = list(points.batches), points.bad_rows
     places = np.concatenate([batch.latlon for batch in batches])
     chunks = pa.chunked_array([batch.rows.column(target) for batch in batches]).combine_chunks()
     column = chunks.chunk(0) if isinstance(chunks, pa.ChunkedArray) else chunks
@@ -429,21 +420,21 @@ def read_labelled(
     column, places = column.filter(pa.array(known)), places[known]
     numbers = _numbers_or_none(column)
     if kind == "regress" and numbers is None:
-        first = next(value for value in _as_text(column) if not _is_number(value))
+        first = next(value for value in _as_text(column) if not np.isfinite(read_angle(value)))
         raise TableError(f"{path}: column {target!r} holds {first!r}, not a number; give it as :classify")
     if numbers is not None and kind != "classify":
         if not np.isfinite(numbers).all():
             raise TableError(f"{path}: column {target!r} holds infinite values")
-        return Labelled(places, numbers, "regress", (), int((~known).sum()))
+        return Labelled(places, numbers, "regress", (), bad + int((~known).sum()))
     names, codes = np.unique(np.array(_as_text(column), dtype=object), return_inverse=True)
-    return Labelled(places, codes.astype(np.int64), "classify", tuple(names), int((~known).sum()))
+    return Labelled(places, codes.astype(np.int64), "classify", tuple(names), bad + int((~known).sum()))
 
 
 def column_names(path: str | PathLike[str]) -> list[str]:
-    """The columns of a csv file, from its first line."""
+    """The columns of a table."""
     try:
-        with _open_file(str(path)) as file:
-            return _csv_header(file)
+        with open_table(str(path)) as raw:
+            return list(raw.schema.names)
     except TableError as error:
         raise TableError(f"{path}: {error}") from None
 

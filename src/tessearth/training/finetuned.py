@@ -10,23 +10,31 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tessearth.bulk import ARRAYS_ONLY, open_writer, output_format
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import DataError, TableError, WeightsError
 from tessearth.ridge import ridge_path
 from tessearth.settings import Kind
 from tessearth.sphere import as_latlon
-from tessearth.storage import PointBatch, atomic_write, open_points, read_sealed_tensors, seal_tensors, write_bytes
+from tessearth.storage import (
+    AS_USUAL,
+    PointBatch,
+    Reading,
+    check_free,
+    open_points,
+    read_sealed_tensors,
+    seal_tensors,
+    write_bytes,
+)
 from tessearth.zoo import load_base
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -237,56 +245,45 @@ Progress = Callable[[int, int | None], None]
 """Called with the rows done and their number in all, where the format gives it."""
 
 
-def _csv(file: IO[bytes], schema: pa.Schema) -> Any:
-    return pa.csv.CSVWriter(file, schema)
-
-
-def _parquet(file: IO[bytes], schema: pa.Schema) -> Any:
-    return pa.parquet.ParquetWriter(file, schema)
-
-
-WRITERS: dict[str, Callable[[IO[bytes], pa.Schema], Any]] = {".csv": _csv, ".parquet": _parquet, ".pq": _parquet}
-
-
 def predict_table(
     tuned: FineTuned,
     table: str,
     out: str | Path,
     *,
-    lat: str | None = None,
-    lon: str | None = None,
+    reading: Reading = AS_USUAL,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Write a csv or Parquet table again with a column `prediction`, and `probability` for classes; the row count."""
-    suffix = Path(out).suffix.lower()
-    if suffix not in WRITERS:
-        raise TableError(f"the suffix of {out} names no table; use one of {', '.join(WRITERS)}")
-    done = 0
-    with open_points(table, lat=lat, lon=lon) as points:
-        taken = [name for name in (PREDICTION, PROBABILITY) if name in points.schema.names]
-        if taken:
-            raise TableError(f"{table} has a column {taken[0]!r} already; rename it first")
-        schema = _with_prediction(points.schema, tuned)
-        with atomic_write(out) as file, WRITERS[suffix](file, schema) as writer:
-            for batch in points.batches:
-                writer.write_batch(_predicted(batch, schema, tuned))
-                done += len(batch.latlon)
-                if progress is not None:
-                    progress(done, points.total_rows)
+    """Write a table again, in any format, with a column `prediction`, and `probability` for classes; the row count."""
+    done, added = 0, _prediction_schema(tuned)
+    kind = output_format(str(out))
+    if kind in ARRAYS_ONLY:
+        raise TableError(f"{out} holds arrays, not a table: write .csv, .parquet or .gpkg")
+    check_free(out, overwrite=overwrite)
+    with open_points(table, reading) as points, open_writer(str(out), kind, points, added) as writer:
+        for batch in points.batches:
+            writer.write(batch, _predicted(batch, added, tuned))
+            done += len(batch.latlon)
+            if progress is not None:
+                progress(done, points.total_rows)
     return done
 
 
-def _with_prediction(schema: pa.Schema, tuned: FineTuned) -> pa.Schema:
+def _prediction_schema(tuned: FineTuned) -> pa.Schema:
     if tuned.kind == "regress":
-        return schema.append(pa.field(PREDICTION, pa.float64()))
-    return schema.append(pa.field(PREDICTION, pa.string())).append(pa.field(PROBABILITY, pa.float64()))
+        return pa.schema([(PREDICTION, pa.float64())])
+    return pa.schema([(PREDICTION, pa.string()), (PROBABILITY, pa.float64())])
 
 
 def _predicted(batch: PointBatch, schema: pa.Schema, tuned: FineTuned) -> pa.RecordBatch:
-    values = tuned.values(batch.latlon)
+    """The new columns of some rows, null where there is no place."""
+    known = np.isfinite(batch.latlon).all(axis=1)
+    values = tuned.values(batch.latlon[known])
     if tuned.kind == "regress":
-        added = [pa.array(values, pa.float64())]
+        columns = [values]
     else:
-        names = np.array(tuned.classes, dtype=object)[values.argmax(-1)]
-        added = [pa.array(names, pa.string()), pa.array(values.max(-1), pa.float64())]
-    return pa.RecordBatch.from_arrays([*batch.rows.columns, *added], schema=schema)
+        columns = [np.array(tuned.classes, dtype=object)[values.argmax(-1)], values.max(-1)]
+    spread = np.cumsum(known) - 1
+    index = pa.array(spread, mask=~known)
+    arrays = [pa.array(one, field.type).take(index) for one, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

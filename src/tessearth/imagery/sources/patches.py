@@ -18,7 +18,7 @@ from tessearth.imagery.source import Tiles, fingerprint
 from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.packages import package_version
 from tessearth.sphere import KEYS_AROUND, Floats, as_places, place_keys
-from tessearth.storage import open_points
+from tessearth.storage import Reading, open_points
 
 FILE_NAMES = ("fn", "file_name", "filename", "file", "path", "image", "name")
 NAMES_IN_A_MESSAGE = 20
@@ -133,7 +133,7 @@ def read_index(path: Path, *, lat: str | None = None, lon: str | None = None) ->
     """Every column of a CSV or Parquet file, and the places (N, 2) of its rows."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
-    with open_points(str(path), lat=lat, lon=lon) as points:
+    with open_points(path, Reading(lat=lat, lon=lon)) as points:
         batches = list(points.batches)
     return pa.Table.from_batches([batch.rows for batch in batches]), np.concatenate([one.latlon for one in batches])
 

@@ -1,0 +1,162 @@
+"""Shapes of a table as places: well-known binary, geoarrow points, polygons and lines, in any projection."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tessearth.errors import TableError
+from tessearth.packages import require
+from tessearth.sphere import Floats
+
+Shape = Literal["point", "centroid", "mean"]
+"""What stands for a shape that is no point: a point inside of it, its centroid, or the mean over its area or length."""
+SHAPES: tuple[Shape, ...] = ("point", "centroid", "mean")
+POINT_TYPE = 1
+DEGREES = ("OGC:CRS84", "EPSG:4326")
+MEAN_PLACES = 64
+"""About how many places the mean over a shape is taken of."""
+# Extended WKB sets these bits for Z, M and an SRID; ISO WKB adds 1000, 2000 or 3000 for Z, M and both.
+_FLAGS, _HAS_SRID = 0xF0000000, 0x20000000
+
+
+class Geometry(NamedTuple):
+    """The geometry column of a table."""
+
+    name: str
+    crs: Any = None
+    """What pyproj reads; None is degrees."""
+
+    def is_in_degrees(self) -> bool:
+        """Whether coordinates are longitude and latitude as they are: OGC:CRS84, or EPSG:4326 stored x first."""
+        identifier = self.crs.get("id") if isinstance(self.crs, dict) else None
+        known = f"{identifier.get('authority')}:{identifier.get('code')}" if isinstance(identifier, dict) else self.crs
+        return self.crs is None or known in DEGREES
+
+
+class Places(NamedTuple):
+    """The places of some rows."""
+
+    latlon: Floats
+    """(N, 2) degrees; NaN where a row has none."""
+    samples: Floats | None = None
+    """(M, 2): the places whose mean stands for a row, for shapes with an area or a length."""
+    owners: npt.NDArray[np.int64] | None = None
+    """(M,): the row of each sample, ascending; every row with a place owns at least one."""
+
+
+def read_shapes(column: pa.Array, geometry: Geometry, shape: Shape = "point") -> Places:
+    """The places of a geometry column: well-known binary, or a struct of x and y."""
+    if pa.types.is_struct(column.type):
+        lonlat = _read_struct(column, geometry.name)
+    elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        values = column.to_pylist()
+        points = _read_points(values)
+        if points is None:
+            return _read_any(values, geometry, shape)
+        lonlat = points
+    else:
+        raise TableError(
+            f"column {geometry.name!r} is {column.type}, neither well-known binary nor a struct of x and y"
+        )
+    return Places(_to_degrees(lonlat, geometry))
+
+
+def _read_struct(column: pa.Array, name: str) -> Floats:
+    try:
+        axes = [column.field(axis).cast(pa.float64()).to_numpy(zero_copy_only=False) for axis in ("x", "y")]
+    except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise TableError(f"column {name!r} is {column.type}, not a struct of numbers x and y") from None
+    lonlat = np.stack(axes, axis=-1).astype(np.float64)
+    lonlat[column.is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return lonlat
+
+
+def _read_points(values: Sequence[bytes | None]) -> Floats | None:
+    """X and y of points, (N, 2), NaN where there is none; None when there are other shapes.
+
+    Two-dimensional little-endian points are read all at once.
+    """
+    if values and all(value is not None and len(value) == 21 for value in values):
+        packed = np.frombuffer(b"".join(values), dtype=np.uint8).reshape(-1, 21)  # type: ignore[arg-type]
+        if (packed[:, :5] == (1, POINT_TYPE, 0, 0, 0)).all():
+            return np.ascontiguousarray(packed[:, 5:]).view("<f8").astype(np.float64)
+    lonlat = np.full((len(values), 2), np.nan)
+    for row, value in enumerate(values):
+        if value:
+            point = _read_point(value)
+            if point is None:
+                return None
+            lonlat[row] = point
+    return lonlat
+
+
+def _read_point(value: bytes) -> tuple[float, float] | None:
+    order = "<" if value[:1] == b"\x01" else ">"
+    kind = int(np.frombuffer(value, f"{order}u4", 1, 1)[0]) if len(value) >= 5 else 0
+    flags, plain = kind & _FLAGS, kind & ~_FLAGS
+    start = 9 if flags & _HAS_SRID else 5
+    if plain % 1000 != POINT_TYPE or plain > 3001 or len(value) < start + 16:
+        return None
+    x, y = np.frombuffer(value, f"{order}f8", 2, start)
+    return float(x), float(y)
+
+
+def _read_any(values: Sequence[bytes | None], geometry: Geometry, shape: Shape) -> Places:
+    """Shapes of every kind, by shapely."""
+    shapely: Any = require("shapely", extra="geo", what="a table with lines or polygons")
+    shapes = shapely.from_wkb(values, on_invalid="ignore")
+    chosen = shapely.centroid(shapes) if shape == "centroid" else shapely.point_on_surface(shapes)
+    lonlat = np.stack((shapely.get_x(chosen), shapely.get_y(chosen)), axis=-1)
+    places = Places(_to_degrees(lonlat, geometry))
+    if shape != "mean":
+        return places
+    samples = [_spread_over(shapely, one, inside) for one, inside in zip(shapes, lonlat, strict=True)]
+    owners = np.repeat(np.arange(len(samples)), [len(some) for some in samples])
+    return places._replace(samples=_to_degrees(np.concatenate(samples), geometry), owners=owners)
+
+
+def _spread_over(shapely: Any, shape: Any, inside: Floats) -> Floats:
+    """X and y of places spread evenly over a shape, (M, 2): a grid over an area, steps along a line."""
+    if shape is None or shape.is_empty:
+        return np.empty((0, 2))
+    if shape.area == 0:
+        if shape.length == 0:
+            return np.asarray(shapely.get_coordinates(shape)[:, :2])
+        steps = (np.arange(MEAN_PLACES) + 0.5) / MEAN_PLACES
+        return np.asarray(
+            shapely.get_coordinates(shapely.line_interpolate_point(_as_line(shapely, shape), steps, True))
+        )
+    west, south, east, north = shape.bounds
+    side = np.sqrt(shape.area / MEAN_PLACES)
+    x, y = (np.arange(low + side / 2, high, side) for low, high in ((west, east), (south, north)))
+    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    shapely.prepare(shape)
+    kept = grid[shapely.contains_xy(shape, grid[:, 0], grid[:, 1])]
+    return kept if len(kept) else inside[None]
+
+
+def _as_line(shapely: Any, shape: Any) -> Any:
+    """A line string of all the coordinates of a line in several parts."""
+    return (
+        shape
+        if shape.geom_type in ("LineString", "LinearRing")
+        else shapely.linestrings(shapely.get_coordinates(shape))
+    )
+
+
+def _to_degrees(lonlat: Floats, geometry: Geometry) -> Floats:
+    """Latitude and longitude from x and y."""
+    if geometry.is_in_degrees():
+        return np.ascontiguousarray(lonlat[:, ::-1])
+    pyproj: Any = require("pyproj", extra="geo", what="a table that is not in degrees")
+    try:
+        crs = pyproj.CRS.from_user_input(geometry.crs)
+    except pyproj.exceptions.CRSError as error:
+        raise TableError(f"the projection of column {geometry.name!r} cannot be read: {error}") from None
+    lon, lat = pyproj.Transformer.from_crs(crs, 4326, always_xy=True).transform(lonlat[:, 0], lonlat[:, 1])
+    latlon = np.stack((lat, lon), axis=-1)
+    latlon[~np.isfinite(latlon).all(1)] = np.nan
+    return latlon
