@@ -23,13 +23,15 @@ def points(tmp_path: Path) -> Path:
     return tmp_path / "points.csv"
 
 
-def test_one_place_prints_its_embedding_on_one_line(tessearth: Command, model: Path) -> None:
+def test_one_place_is_shown_in_three_lines(tessearth: Command, model: Path) -> None:
     outcome = tessearth("encode", 48.8566, 2.3522, "--model", model)
     assert outcome.status == 0
     assert outcome.err == ""
-    assert outcome.out.count("\n") == 1
-    got = np.array(outcome.out.split(), dtype=np.float32)
-    np.testing.assert_array_equal(got, Embedder(model)((48.8566, 2.3522)))
+    place, numbers, site = outcome.out.splitlines()
+    assert place == f"48.8566, 2.3522: 18 numbers from {model}"
+    shown = np.array(numbers.removesuffix(" ... (--json prints all)").split(), dtype=np.float32)
+    np.testing.assert_allclose(shown, Embedder(model)((48.8566, 2.3522))[:6], atol=1e-4)
+    assert site.startswith("nearest site ")
 
 
 @pytest.mark.parametrize("place", [("-33.9", "-70.5"), ("-.5", "-100"), ("33.9", "-70.5")])
@@ -45,13 +47,14 @@ def test_random_weights_are_called_random(tessearth: Command) -> None:
     outcome = tessearth("encode", 10, 20, "--model", "untrained")
     assert outcome.status == 0
     assert "model 'untrained' has random weights" in outcome.err
-    assert len(outcome.out.split()) == 512
+    assert "512 numbers" in outcome.out
 
 
 def test_baselines_are_models_too(tessearth: Command) -> None:
-    outcome = tessearth("encode", "--model", "sphereM+", 48.86, 2.35)
+    outcome = tessearth("encode", "--model", "sphereM+", 48.86, 2.35, "--json")
     assert (outcome.status, outcome.err) == (0, "")
-    np.testing.assert_array_equal(np.array(outcome.out.split(), dtype=np.float32), Embedder("sphereM+")((48.86, 2.35)))
+    embedding = np.array(json.loads(outcome.out)["embedding"], dtype=np.float32)
+    np.testing.assert_array_equal(embedding, Embedder("sphereM+")((48.86, 2.35)))
     outcome = tessearth("encode", "--model", "fourier", 48.86, 2.35, "--json")
     assert "model 'fourier' has random weights" in outcome.err
     assert json.loads(outcome.out).keys() == {"lat", "lon", "model", "embedding"}  # no sites, no word on support
@@ -61,7 +64,8 @@ def test_baselines_are_models_too(tessearth: Command) -> None:
 def test_a_table_becomes_embeddings(tessearth: Command, model: Path, points: Path, suffix: str) -> None:
     target = points.with_name(f"out.{suffix}")
     outcome = tessearth("encode", "--input", points, "--out", target, "--model", model)
-    assert outcome == (0, "", "")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"{target}: 2 rows, 18 numbers each (float32), ")
     read = {
         "npy": np.load,
         "npz": lambda path: np.load(path)["embedding"],
@@ -107,7 +111,12 @@ def test_columns_to_keep_are_chosen(tessearth: Command, model: Path, points: Pat
         ("none", ["embedding"]),
         ("id,lat", ["id", "lat", "embedding"]),
     ):
-        assert tessearth("encode", "--input", points, "--out", target, "--model", model, "--keep", keep).status == 0
+        assert (
+            tessearth(
+                "encode", "--input", points, "--out", target, "--model", model, "--keep", keep, "--overwrite"
+            ).status
+            == 0
+        )
         assert list(pd.read_parquet(target).columns) == expected
 
 
@@ -155,17 +164,19 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown precision": (("1", "30", "--precision", "int4"), "precision is 'int4'"),
     "unknown device": (("1", "30", "--device", "quantum"), "the device 'quantum' cannot be used"),
     "no such file": (("--input", "nothing.csv", "--out", "o.npy"), "nothing.csv: there is no such file"),
-    "a folder": (("--input", ".", "--out", "o.npy"), ".: cannot be read: is a directory"),
+    "a folder": (("--input", ".", "--out", "o.npy"), ".: cannot be read: it is a folder"),
     "missing column": (
         ("--input", "points.csv", "--lat", "latt", "--out", "o.npy"),
         "points.csv: there is no column 'latt'; did you mean 'lat'?",
     ),
     "swapped columns": (("--input", "points.csv", "--lat", "lon", "--lon", "lat", "--out", "o.npy"), "swap them"),
-    "unknown format": (("--input", "points.csv", "--out", "o.feather"), "names no output format"),
+    "unknown format": (("--input", "points.csv", "--out", "o.doc"), "names no output format"),
     "no such folder": (
         ("--input", "points.csv", "--out", "no/o.npy"),
         "cannot write no/o.npy: no such file or directory",
     ),
+    "file that is there": (("--input", "points.csv", "--out", "points.csv"), "exists already: add --overwrite"),
+    "unknown setting": (("--input", "points.csv", "--out", "o.npy", "--set", "dtyp=float16"), "no setting 'dtyp'"),
     "full disk": (("--input", "points.csv", "--out", "/dev/full", "--format", "npy"), "no space left on device"),
     "column to keep": (("--input", "points.csv", "--out", "o.parquet", "--keep", "ids"), "there is no column 'ids'"),
 }
@@ -218,7 +229,7 @@ def test_a_disk_that_fills_up_half_way_leaves_the_old_file(tessearth: Command, m
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, before[1]))
     try:
-        outcome = tessearth("encode", "--input", points, "--out", target, "--model", model)
+        outcome = tessearth("encode", "--input", points, "--out", target, "--model", model, "--overwrite")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -233,7 +244,7 @@ def test_half_the_bytes_are_asked_for_by_dtype(tessearth: Command, model: Path, 
     outcome = tessearth(
         *("encode", "--input", points, "--out", target, "--model", model, "--dtype", "float16", "--workers", 1)
     )
-    assert outcome == (0, "", "")
+    assert (outcome.status, outcome.err) == (0, "")
     assert np.load(target).dtype == np.float16
     np.testing.assert_allclose(np.load(target), Embedder(model)(FRAME), atol=1e-3)
     assert sorted(path.name for path in points.parent.iterdir()) == ["o.npy", "points.csv"]

@@ -224,8 +224,10 @@ def test_a_table_comes_back_with_its_predictions(folder: Path, tmp_path: Path, s
     assert table["prediction"].to_pylist() == tuned.predict(LATLON).tolist()
     with pytest.raises(TableError, match="has a column 'prediction' already"):
         predict_table(tuned, str(out), tmp_path / "again.csv")
-    with pytest.raises(TableError, match=r"names no table; use one of \.csv"):
-        predict_table(tuned, str(folder / "mine.csv"), tmp_path / "x.txt")
+    with pytest.raises(TableError, match="holds arrays, not a table"):
+        predict_table(tuned, str(folder / "mine.csv"), tmp_path / "x.npy")
+    with pytest.raises(OutputError, match="exists already: add --overwrite"):
+        predict_table(tuned, str(folder / "mine.csv"), out)
     assert not (tmp_path / "again.csv").exists()
 
 

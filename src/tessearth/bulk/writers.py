@@ -412,7 +412,7 @@ class VectorWriter(ParquetWriter, Packed):
             batches = (flat_columns(batch) for batch in whole.iter_batches())
             first = next(batches)
             rows = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
-            path = Path(folder) / "places"
+            path = Path(folder) / f"places.{next(kind for kind, name in DRIVERS.items() if name == self._driver)}"
             about = {"geometry_name": name, "geometry_type": "Unknown", "crs": json.dumps(crs) if crs else "EPSG:4326"}
             pyogrio.write_arrow(rows, path, driver=self._driver, layer="places", **about)
             with open(path, "rb") as made:

@@ -65,8 +65,8 @@ def encode(
     tessearth encode --input old.csv --coordinates comma --bad-rows skip=bad.csv --sep ";" --out new.csv
 
     A table is csv, Parquet, GeoPackage, GeoJSON, Shapefile, FlatGeobuf, Excel, Feather or JSON lines; - is standard
-    input. Embeddings go behind its columns into .parquet, .csv, .gpkg, .geojson, .fgb, .arrow, .jsonl or .xlsx, or alone
-    into .npy or .npz. After an interruption of a long table the same command resumes.
+    input. Its columns and the embeddings go into .parquet, .csv, .gpkg, .geojson, .fgb, .arrow, .jsonl or .xlsx, the
+    embeddings alone into .npy or .npz. After an interruption of a long table the same command resumes.
 
     --set, and options of the same names, take sep and encoding of a csv, keep (columns with commas, or none), format
     (of --out -), dtype (float32, float16), precision, device, and workers (a number, local, or tcp://host:8786).
@@ -78,7 +78,7 @@ def encode(
     reading = {"lat": lat_column, "lon": lon_column, "geometry": geometry, "coordinates": coordinates}
     if table is None:
         latlon = number(lat, "LAT"), number(lon, "LON")
-        _refuse_with_place(out=out, lat=lat_column, lon=lon_column, **settings)
+        _refuse_with_place(out=out, lat=lat_column, lon=lon_column, **settings | {"device": None, "precision": None})
         _encode_place(latlon, choice, as_json)
     elif out is None:
         raise ConfigError("say where the embeddings go: --out FILE (or - for standard output)")

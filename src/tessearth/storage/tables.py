@@ -153,7 +153,8 @@ class _Columns(NamedTuple):
         for name, number in zip(self.names, latlon if len(self.names) == 2 else latlon[:1], strict=True):
             value = rows.columns.column(name)[index].as_py()
             if isinstance(value, str) and not np.isfinite(number) and not _names_no_number(value):
-                what = "not a number" if self.reading.coordinates == "degrees" else f"not {self.reading.coordinates!r}"
+                form = self.reading.coordinates
+                what = "not a number" if form == "degrees" else f"not degrees as {form}"
                 return f"row {row}: column {name!r} holds {value!r}, {what}"
         shown = ", ".join(f"{value:.10g}" for value in latlon)
         return f"row {row} is ({shown}): latitude or longitude is missing or not finite"
@@ -297,7 +298,8 @@ def _refusal(rows: int, bad: int, shown: Sequence[str], texts: Sequence[Sequence
 def _advice(texts: Sequence[Sequence[str]], columns: _Columns) -> str:
     """The option that reads the texts that are no plain numbers."""
     odd = [text for row in texts for text in row if text.strip() and not np.isfinite(read_angle(text))]
-    form = guess_form(odd)
+    forms = [form for form in map(guess_form, ([text] for text in odd)) if form]
+    form = max(forms, key=forms.count, default=None)
     if len(columns.names) != 2 or form in (None, columns.reading.coordinates, *PAIRS):
         return ""
     return f"; to read these add --coordinates {form}"
