@@ -3,7 +3,6 @@
 import contextlib
 import glob
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """
     target = Path(path)
     with _named_errors(target):
-        if _is_stream(target):
+        if target.is_char_device() or target.is_fifo() or target.is_socket():
             with open(target, "wb") as stream:
                 yield stream
             return
@@ -200,14 +199,6 @@ def keeping_what_is_finished(folder: Path) -> contextlib.AbstractContextManager[
 
 def _named_errors(path: Path) -> contextlib.AbstractContextManager[None]:
     return disk_errors_named(str(path), "no partial file was left")
-
-
-def _is_stream(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def _usual_mode() -> int:

@@ -1,8 +1,7 @@
 """Seals: the SHA-256 of content and of what it is about, next to it in the same file.
 
-One `checksum` serves bytes, arrays and plain values. `write_sealed` puts it behind a file's bytes; `seal_tensors` puts
-it into the header of a safetensors file; `read_npz` checks an npz by the checksums of its archive. This module imports
-torch only where tensors are sealed or read.
+One `checksum` serves bytes, arrays and plain values; `seal_tensors` puts it into the header of a safetensors file;
+`read_npz` checks an npz by the checksums of its archive. Torch is imported only where tensors are sealed or read.
 """
 
 import hashlib
@@ -18,14 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import DataError, WeightsError
-from tessearth.storage.files import atomic_write
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SEAL = "seal"
 """The entry of a header that holds the SHA-256 of all its other entries and of the tensors."""
-SEAL_BYTES = 32
 SMALL_NPZ_BYTES = 2**28
 MOST_COMPRESSION = 100
 """Numbers worth keeping do not shrink more than this; an archive of zeros shrinks a thousandfold and fills memory."""
@@ -43,25 +40,6 @@ def checksum(content: bytes | memoryview | npt.NDArray[Any], *, about: bytes | N
 def checksum_of_plain(value: object) -> str:
     """The SHA-256 of a plain value (as in JSON), in any order of its keys."""
     return checksum(json.dumps(value, sort_keys=True).encode())
-
-
-def write_sealed(path: str | os.PathLike[str], content: bytes, *, about: bytes = b"") -> None:
-    """Replace a file's content in one step, followed by its checksum."""
-    with atomic_write(path) as file:
-        file.write(content)
-        file.write(bytes.fromhex(checksum(content, about=about)))
-
-
-def read_sealed(path: str | os.PathLike[str], *, about: bytes = b"") -> bytes:
-    """The content that `write_sealed` wrote about the same thing; refused when any bit of it has changed."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
-    content, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
-    if seal.hex() != checksum(content, about=about):
-        raise DataError(f"{path} is damaged, or belongs to something else: it does not match its checksum")
-    return content
 
 
 class SealedTensors(NamedTuple):
