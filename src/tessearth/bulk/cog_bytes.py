@@ -73,7 +73,9 @@ class Tiles(NamedTuple):
 
 def write_cog(path: Path, images: Sequence[Image], stored: Stored, facts: dict[str, Any]) -> None:
     """Write a file of one map at several sizes, the full one first, and wait until it is on the disk."""
-    dialect = CLASSIC if _largest_size(images, stored) < CLASSIC_BYTES else BIG
+    tile_bytes = WINDOW_SIDE**2 * stored.dims * np.dtype(stored.dtype).itemsize * 1001 // 1000 + TILE_EXTRA
+    most = sum(image.grid.num_windows for image in images) * tile_bytes
+    dialect = CLASSIC if most < CLASSIC_BYTES else BIG
     tiles = [Tiles(*[(0,) * image.grid.num_windows] * 2) for image in images]
     with open(path, "wb") as file:
         file.write(_head(images, tiles, stored, facts, dialect))
@@ -123,11 +125,6 @@ def _write_tiles(file: IO[bytes], image: Image, stored: Stored) -> Tiles:
     return Tiles(tuple(offsets), tuple(sizes))
 
 
-def _largest_size(images: Sequence[Image], stored: Stored) -> int:
-    tile = WINDOW_SIDE**2 * stored.dims * np.dtype(stored.dtype).itemsize * 1001 // 1000 + TILE_EXTRA
-    return sum(image.grid.num_windows for image in images) * tile
-
-
 def _head(
     images: Sequence[Image], tiles: Sequence[Tiles], stored: Stored, facts: dict[str, Any], dialect: Dialect
 ) -> bytes:
@@ -137,7 +134,8 @@ def _head(
     first = begin + len(note) + len(note + bytes(begin)) % 2
     head = (dialect.begin + struct.pack(f"<{dialect.offset}", first) + note).ljust(first, b"\0")
     for number, (image, places) in enumerate(zip(images, tiles, strict=True)):
-        about = _reduced() if number else [*_place_fields(image.grid), _metadata(stored, facts)]
+        reduced = Field(254, "I", (1,))
+        about = [reduced] if number else [*_place_fields(image.grid), _metadata(stored, facts)]
         fields = sorted([*_image_fields(image.grid, places, stored, dialect), *about])
         head += _directory(fields, len(head), number == len(images) - 1, dialect)
     return head
@@ -179,11 +177,6 @@ def _image_fields(grid: RasterGrid, tiles: Tiles, stored: Stored, dialect: Diale
         Field(339, "H", (SIGNED if whole else FLOAT,) * stored.dims),
         Field(42113, "s", f"{stored.nodata:g}".encode() + b"\0"),
     ]
-
-
-def _reduced() -> list[Field]:
-    """What marks an overview."""
-    return [Field(254, "I", (1,))]
 
 
 def _place_fields(grid: RasterGrid) -> list[Field]:

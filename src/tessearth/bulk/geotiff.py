@@ -25,24 +25,19 @@ class GeoTiffTarget:
     """Bands of a grid; int8 carries each band's scale and offset, which GDAL and rasterio know how to apply."""
 
     one_scale = False
+    needs = ()
+    what = "a GeoTIFF"
+    room = (1 + 1 / 3) * 2.001
+    """On disk while it is made: the plain file, the overviews (a third of it), and both again in the last one.
+
+    That one is compressed, but numbers without any order in them grow by a thousandth.
+    """
 
     def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
         self.folder, self.grid, self.stored = folder, grid, stored
         self._cell_bytes = stored.dims * np.dtype(stored.dtype).itemsize
         windows = ArrayFile(folder / WINDOWS, stored.dtype, self._place)
         self.put, self.get = windows.put, windows.get
-
-    @staticmethod
-    def check_installed() -> None:
-        """Writing needs nothing but numpy."""
-
-    @staticmethod
-    def bytes_per_value(dtype: str) -> float:
-        """On disk while it is made: the plain file, the overviews (a third of it), and both again in the last one.
-
-        That one is compressed, but numbers without any order in them grow by a thousandth.
-        """
-        return np.dtype(dtype).itemsize * (1 + 1 / 3) * 2.001
 
     def prepare(self) -> None:
         """Reserve the plain file, so that a full disk is found before the work is done."""
@@ -59,7 +54,6 @@ class GeoTiffTarget:
             return intact(number).reshape(*self._shape(number), self.stored.dims)
 
         overviews = Overviews(self.folder, self.grid, self.stored)
-        overviews.prepare()
         for number in range(self.grid.num_windows):
             overviews.add(number, tile(number))
         smaller = [Image(grid, partial(overviews.tile, level)) for level, grid in enumerate(overviews.grids)]
@@ -90,12 +84,9 @@ class Overviews:
         self._grid, self._stored = grid, stored
         self._paths = [folder / f"overview-{number}.raw" for number in range(len(self.grids))]
         self._cell_bytes = stored.dims * np.dtype(stored.dtype).itemsize
-
-    def prepare(self) -> None:
-        """Reserve the files, so that a full disk is found at once."""
-        for path, grid in zip(self._paths, self.grids, strict=True):
+        for path, smaller in zip(self._paths, self.grids, strict=True):
             with open(path, "wb") as file:
-                reserve(file, grid.num_cells * self._cell_bytes)
+                reserve(file, smaller.num_cells * self._cell_bytes)  # a full disk is found at once
 
     def add(self, number: int, numbers: Array) -> None:
         """Put the part of a window, (rows, columns, dims), into every overview."""

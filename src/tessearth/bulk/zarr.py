@@ -25,20 +25,13 @@ class ZarrTarget:
     """`embedding` (dim, lat, lon) with its coordinates; CF has one scale and offset for a whole variable."""
 
     one_scale = True
+    needs = ("zarr", "pyproj")
+    what = WHAT
+    room = 1.0
+    """On disk while it is made, without any gain by compression."""
 
     def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
         self.path, self.grid, self.stored = folder / STORE, grid, stored
-
-    @staticmethod
-    def check_installed() -> None:
-        """Zarr writes the store, pyproj describes its coordinate system."""
-        for module in ("zarr", "pyproj"):
-            require(module, extra="geo", what=WHAT)
-
-    @staticmethod
-    def bytes_per_value(dtype: str) -> float:
-        """On disk while it is made, without any gain by compression."""
-        return np.dtype(dtype).itemsize
 
     def prepare(self) -> None:
         """Write everything but the values; values on disk stay, and their description is written anew."""
