@@ -108,13 +108,12 @@ class Overviews:
 
 def overview_grids(grid: RasterGrid) -> list[RasterGrid]:
     """Half the size each time, until all fits one tile or a cell covers a whole window."""
-    grids, factor = [grid], 2
-    while max(grids[-1].rows, grids[-1].columns) > WINDOW_SIDE and factor <= WINDOW_SIDE:
-        rows, columns = -(-grid.rows // factor), -(-grid.columns // factor)
-        resolution = grid.resolution * factor
-        grids.append(dataclasses.replace(grid, rows=rows, columns=columns, resolution=resolution))
-        factor *= 2
-    return grids[1:]
+    grids: list[RasterGrid] = []
+    while max(grid.rows, grid.columns) > WINDOW_SIDE and 2 ** len(grids) < WINDOW_SIDE:
+        rows, columns = -(-grid.rows // 2), -(-grid.columns // 2)
+        grid = dataclasses.replace(grid, rows=rows, columns=columns, resolution=2 * grid.resolution)
+        grids.append(grid)
+    return grids
 
 
 def window_means(numbers: Array, stored: Stored, count: int) -> Iterator[Array]:

@@ -22,8 +22,8 @@ from tessearth.storage import Job, Pool, checksum, keeping_what_is_finished, ope
 from tessearth.version import __version__
 
 FORMS: dict[str, Any] = {".tif": GeoTiffTarget, ".tiff": GeoTiffTarget, ".zarr": ZarrTarget, ".parquet": ParquetTarget}
-"""Formats by suffix. Once `prepare` has made room in a job's folder, each takes windows (n, dims) as the job's chunks, in
-any order; `finish` then makes the output appear under its name, with the facts as its metadata. `needs` are the
+"""Formats by suffix. After `prepare` has made room in a job's folder, each takes windows (n, dims) as chunks of the
+job, in any order; `finish` then makes the output appear under its name, with the facts as its metadata. `needs` are the
 libraries it is written with, and `room` is how many times the size of its values the work takes on disk."""
 DEFAULT_DIMS = 64
 FORMAT_VERSION = 2

@@ -51,16 +51,21 @@ class ZarrTarget:
     def _describe(self, zarr: Any, path: Path) -> None:
         """A store of the whole shape that has its coordinates and no values yet."""
         group = zarr.create_group(str(path), zarr_format=3)
-        for name, values, attributes in self._coordinates():
+        for name, values, about in self._coordinates():
             coordinate = group.create_array(
                 name,
                 shape=values.shape,
                 dtype=values.dtype,
                 chunks=values.shape or "auto",
                 dimension_names=[name] if values.ndim else [],
-                attributes=attributes,
+                attributes=about,
             )
             coordinate[...] = values
+        named = {"long_name": "location embedding", "units": "1", "grid_mapping": CRS, "coordinates": CRS}
+        scaling: dict[str, Any] = {}
+        if self.stored.scale:
+            scaling = {"scale_factor": self.stored.scale[0], "add_offset": self.stored.offset[0]}
+            scaling["_FillValue"] = int(self.stored.nodata)
         shape = (self.stored.dims, self.grid.rows, self.grid.columns)
         chunk = (DIMS_PER_CHUNK, WINDOW_SIDE, WINDOW_SIDE)
         group.create_array(
@@ -71,7 +76,7 @@ class ZarrTarget:
             fill_value=self.stored.nodata if self.stored.dtype != "int8" else int(self.stored.nodata),
             compressors=[zarr.codecs.ZstdCodec(level=3, checksum=True)],  # so that readers notice a changed bit
             dimension_names=["dim", "lat", "lon"],
-            attributes=self._attributes(),
+            attributes={**named, **scaling},
         )
 
     def put(self, number: int, numbers: Array) -> None:
@@ -115,13 +120,6 @@ class ZarrTarget:
             ("lon", self.grid.longitudes(), lon),
             (CRS, np.array(0), proj.CRS.from_epsg(4326).to_cf()),
         ]
-
-    def _attributes(self) -> dict[str, Any]:
-        named = {"long_name": "location embedding", "units": "1", "grid_mapping": CRS, "coordinates": CRS}
-        if not self.stored.scale:
-            return named
-        scaling = {"scale_factor": self.stored.scale[0], "add_offset": self.stored.offset[0]}
-        return {**named, **scaling, "_FillValue": int(self.stored.nodata)}
 
 
 def _take_place(made: Path, out: Path) -> None:

@@ -32,13 +32,21 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             with open(target, "wb") as stream:
                 yield stream
             return
-        with _temporary_next_to(target) as (temporary, file):
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if OPEN_FILES_STAY:
-                file.close()
-            os.replace(temporary, target)
+        _remove_abandoned(target)
+        temporary, file = _open_temporary(target)
+        try:
+            with file:
+                os.chmod(temporary, _usual_mode())
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                if OPEN_FILES_STAY:
+                    file.close()
+                os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -141,20 +149,6 @@ def cache_folder(*parts: str) -> Path:
     with _named_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-@contextlib.contextmanager
-def _temporary_next_to(target: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    _remove_abandoned(target)
-    temporary, file = _open_temporary(target)
-    try:
-        with file:
-            os.chmod(temporary, _usual_mode())
-            yield temporary, file
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _open_temporary(target: Path) -> tuple[str, IO[bytes]]:
