@@ -82,7 +82,7 @@ def _take_lock(path: Path, busy: TessearthError) -> IO[bytes]:
             continue
         except OSError as error:
             raise OutputError(f"cannot make {path}: {(error.strerror or str(error)).lower()}") from error
-        if not _hold(lock):
+        if _lock(lock) is False:
             lock.close()
             raise busy
         if _is_at(lock, path / LOCK):
@@ -91,19 +91,13 @@ def _take_lock(path: Path, busy: TessearthError) -> IO[bytes]:
     raise busy
 
 
-def _lock(file: IO[bytes]) -> bool:
-    """Lock an open file until it is closed; False when another process holds it, an OSError without locks."""
+def _lock(file: IO[bytes]) -> bool | None:
+    """Lock an open file until it is closed: False when another process holds it, None where the disk has no locks."""
     from filelock import lock_descriptor  # 60 ms, which programs that lock nothing do not spend
 
-    return lock_descriptor(file.fileno(), blocking=False)
-
-
-def _hold(file: IO[bytes]) -> bool:
-    """The same, going on without a lock where the system or the disk has none."""
-    try:
-        return _lock(file)
-    except OSError:
-        return True
+    with contextlib.suppress(OSError):
+        return lock_descriptor(file.fileno(), blocking=False)
+    return None
 
 
 def _remove_lock(path: Path) -> None:
@@ -156,7 +150,7 @@ def _open_temporary(target: Path) -> tuple[str, IO[bytes]]:
     while True:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         file = os.fdopen(descriptor, "wb")
-        if _hold(file) and os.fstat(descriptor).st_nlink:  # not tidied up as abandoned before it was locked
+        if _lock(file) is not False and os.fstat(descriptor).st_nlink:  # not removed as abandoned before it was locked
             return temporary, file
         file.close()
 
