@@ -11,7 +11,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,13 +42,6 @@ def checksum_of_plain(value: object) -> str:
     return checksum(json.dumps(value, sort_keys=True).encode())
 
 
-class SealedTensors(NamedTuple):
-    """Content of a sealed safetensors file."""
-
-    header: dict[str, str]
-    tensors: "dict[str, Tensor]"
-
-
 def seal_tensors(tensors: "Mapping[str, Tensor]", header: Mapping[str, str]) -> bytes:
     """A safetensors file whose header also carries the checksum of header and tensors."""
     import safetensors.torch
@@ -65,7 +58,7 @@ def _in_order(content: bytes) -> bytes:
     return struct.pack("<Q", len(padded)) + padded + content[8 + length :]
 
 
-def read_sealed_tensors(path: str | os.PathLike[str]) -> SealedTensors:
+def read_sealed_tensors(path: str | os.PathLike[str]) -> "tuple[dict[str, str], dict[str, Tensor]]":
     """Header and tensors of a file, checked against its seal; a file from before there were seals has none."""
     import safetensors
 
@@ -80,7 +73,7 @@ def read_sealed_tensors(path: str | os.PathLike[str]) -> SealedTensors:
     seal = header.pop(SEAL, None)
     if seal is not None and seal != _checksum_of_tensors(tensors, header):
         raise WeightsError(f"{path} is damaged: it does not match its own checksum")
-    return SealedTensors(header, tensors)
+    return header, tensors
 
 
 def _checksum_of_tensors(tensors: "Mapping[str, Tensor]", header: Mapping[str, str]) -> str:
