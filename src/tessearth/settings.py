@@ -6,8 +6,8 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 from tessearth.errors import ConfigError, UnknownNameError
 
@@ -83,38 +83,24 @@ def _convert(value: object, hint: Any, where: str) -> object:
         return _build(typing.cast("type[object]", hint), value, f"{where}.")
     if origin is tuple:
         return _convert_tuple(value, parts, where)
-    if origin is dict:
-        return _convert_table(value, where)
+    if origin is dict:  # a table with free keys, which its reader checks
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where} is {value!r}, not a table of settings")
+        return {str(key): item for key, item in value.items()}
     if origin is Literal:
-        return _convert_choice(value, parts, where)
-    if origin in (typing.Union, types.UnionType):
-        return _convert_union(value, parts, where)
+        if value not in parts:
+            raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(map(repr, parts))}")
+        return value
+    if origin in (typing.Union, types.UnionType):  # None, or the one other type: settings have no wider unions
+        if value is None and types.NoneType in parts:
+            return None
+        (hint,) = (part for part in parts if part is not types.NoneType)
+        return _convert(value, hint, where)
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(typing.cast("float", value))):
         raise ConfigError(f"{where} is {value!r}, not {_IN_WORDS.get(hint, hint)}")
     return value
-
-
-def _convert_table(value: object, where: str) -> dict[str, object]:
-    """A table with free keys, which its reader checks."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} is {value!r}, not a table of settings")
-    return {str(key): item for key, item in value.items()}
-
-
-def _convert_choice(value: object, choices: tuple[Any, ...], where: str) -> object:
-    if value not in choices:
-        raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
-    return value
-
-
-def _convert_union(value: object, parts: tuple[Any, ...], where: str) -> object:
-    """An optional value: None, or the one other type (settings have no wider unions)."""
-    if value is None and types.NoneType in parts:
-        return None
-    (kind,) = (part for part in parts if part is not types.NoneType)
-    return _convert(value, kind, where)
 
 
 def _convert_tuple(value: object, parts: tuple[Any, ...], where: str) -> tuple[object, ...]:
@@ -127,34 +113,18 @@ def _convert_tuple(value: object, parts: tuple[Any, ...], where: str) -> tuple[o
     return tuple(_convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
 
 
-class Registry(Mapping[str, Card], Generic[Card]):
-    """An ordered mapping of names to cards of one kind; it answers an unknown name with the nearest known one."""
+class Registry(dict[str, Card]):
+    """Cards of one kind by name, in order; it answers an unknown name with the nearest known one."""
 
     def __init__(self, kind: str, cards: Mapping[str, Card] | None = None) -> None:
+        super().__init__(cards or {})
         self.kind = kind
-        self._cards: dict[str, Card] = dict(cards or {})
 
     def register(self, name: str, card: Card) -> None:
         """Add a card under a new name."""
-        if name in self._cards:
+        if name in self:
             raise ValueError(f"a {self.kind} named {name!r} is registered already")
-        self._cards[name] = card
+        self[name] = card
 
-    def __getitem__(self, name: str) -> Card:
-        try:
-            return self._cards[name]
-        except KeyError:
-            raise UnknownNameError(f"there is no {self.kind} named {name!r}{did_you_mean(name, self)}") from None
-
-    def get(self, name: str, default: Card | None = None) -> Card | None:  # type: ignore[override]
-        """The card of a name, or the default; unlike indexing it raises nothing."""
-        return self._cards.get(name, default)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._cards
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._cards)
-
-    def __len__(self) -> int:
-        return len(self._cards)
+    def __missing__(self, name: str) -> Card:
+        raise UnknownNameError(f"there is no {self.kind} named {name!r}{did_you_mean(name, self)}")

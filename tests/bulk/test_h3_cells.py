@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tessearth import Embedder
-from tessearth.bulk.h3_cells import build_h3_cells, count_h3_cells
+from tessearth.bulk.h3_cells import H3Cells
 from tessearth.bulk.rasters import write_raster
 from tessearth.errors import ConfigError, OutputError
 from tessearth.sphere.grids import check_box
@@ -49,7 +49,7 @@ def test_the_cells_of_a_box_are_those_whose_centre_lies_in_it(box: Any, every_ce
     west, south, east, north = box
     turned = (latlon[:, 1] - west) % 360
     inside = (latlon[:, 0] >= south) & (latlon[:, 0] < north) & (turned < ((east - west) % 360 or 360))
-    layout = build_h3_cells(check_box(box), 4)
+    layout = H3Cells(bbox=check_box(box), resolution=4)
     found = [layout.cells(number)[0] for number in range(layout.num_windows)]
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), cells[inside])
 
@@ -58,7 +58,7 @@ def test_the_cells_of_a_box_are_those_whose_centre_lies_in_it(box: Any, every_ce
 def test_descending_finer_loses_no_cell(box: Any) -> None:
     """Random places in the box, and those along its edges, are in cells that the layout lists."""
     checked = check_box(box)
-    layout = build_h3_cells(checked, 7 if (checked.north - checked.south) < 2 else 5)
+    layout = H3Cells(bbox=checked, resolution=7 if (checked.north - checked.south) < 2 else 5)
     parents = set(layout.parents)
     level = max(0, layout.resolution - 5)
     rng = np.random.default_rng(3)
@@ -77,10 +77,9 @@ def test_descending_finer_loses_no_cell(box: Any) -> None:
 
 
 def test_cells_are_counted_before_they_are_listed() -> None:
-    box = check_box((-10, 35, 30, 60))
-    layout = build_h3_cells(box, 4)
+    layout = H3Cells(bbox=check_box((-10, 35, 30, 60)), resolution=4)
     listed = sum(len(layout.cells(number)[0]) for number in range(layout.num_windows))
-    assert count_h3_cells(box, 4) == pytest.approx(listed, rel=0.2)
+    assert layout.num_cells == pytest.approx(listed, rel=0.2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])

@@ -120,17 +120,16 @@ def think(seconds: float) -> str:
 
 def test_a_worker_that_hangs_is_told_from_one_that_thinks() -> None:
     pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
-    watch = workers._Watch()
     try:
         thinking = pool.submit(think, 1.0)
-        watch.end_hung(workers._processes_of(pool))
+        used = workers._end_hung(workers._processes_of(pool), float("-inf"))
         time.sleep(0.5)
-        watch.end_hung(workers._processes_of(pool))
+        used = workers._end_hung(workers._processes_of(pool), used)
         assert thinking.result(timeout=30) == "thought"
         hanging = pool.submit(hang)
-        watch.end_hung(workers._processes_of(pool))
+        used = workers._end_hung(workers._processes_of(pool), used)
         time.sleep(0.5)
-        watch.end_hung(workers._processes_of(pool))
+        workers._end_hung(workers._processes_of(pool), used)
         with pytest.raises(BrokenProcessPool):
             hanging.result(timeout=30)
     finally:

@@ -32,7 +32,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     install(data, "1 2 3")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     card = DataSource(distribution="madeup-data", files=("numbers.txt",), licence="none")
-    monkeypatch.setitem(sources.SOURCES._cards, "madeup", card)
+    monkeypatch.setitem(sources.SOURCES, "madeup", card)
     return data
 
 

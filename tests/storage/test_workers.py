@@ -164,6 +164,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_an_answer_is_replaced(tmp_path
 
 def test_where_the_system_cannot_tell_no_worker_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PROC", Path("/nowhere"))
-    watch, ended = workers._Watch(), types.SimpleNamespace(pid=1, kill=lambda: pytest.fail("a healthy worker"))
+    healthy = types.SimpleNamespace(pid=1, kill=lambda: pytest.fail("a healthy worker"))
+    used = float("-inf")
     for _ in range(3):
-        watch.end_hung([ended])
+        used = workers._end_hung([healthy], used)

@@ -222,7 +222,7 @@ class OneClass(LocationEncoder):
 
 def test_one_class_with_a_card_trains_and_loads(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = BaselineCard(summary="one class", citation="this test", build=lambda settings, generator: OneClass())
-    monkeypatch.setattr(BASELINES, "_cards", {**BASELINES, "one-class": card})
+    monkeypatch.setitem(BASELINES, "one-class", card)
     changes = [change for change in TOY if not change.startswith("baseline.")]
     recipe = read_recipe("comparison", [*changes, "baseline.name=one-class"])
     result = pretrain(recipe, tmp_path / "run", store=store, device="cpu")

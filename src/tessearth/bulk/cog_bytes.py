@@ -64,17 +64,16 @@ class Image(NamedTuple):
     tile: Callable[[int], Array]
 
 
-class Tiles(NamedTuple):
-    """Where the tiles of an image lie, and how long they are."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
+Tiles = list[tuple[int, int]]
+"""Where each tile of an image lies, and how long it is."""
 
 
 def write_cog(path: Path, images: Sequence[Image], stored: Stored, facts: dict[str, Any]) -> None:
     """Write a file of one map at several sizes, the full one first, and wait until it is on the disk."""
-    dialect = CLASSIC if _largest_size(images, stored) < CLASSIC_BYTES else BIG
-    tiles = [Tiles(*[(0,) * image.grid.num_windows] * 2) for image in images]
+    tile_bytes = WINDOW_SIDE**2 * stored.dims * np.dtype(stored.dtype).itemsize * 1001 // 1000 + TILE_EXTRA
+    most = sum(image.grid.num_windows for image in images) * tile_bytes
+    dialect = CLASSIC if most < CLASSIC_BYTES else BIG
+    tiles = [[(0, 0)] * image.grid.num_windows for image in images]
     with open(path, "wb") as file:
         file.write(_head(images, tiles, stored, facts, dialect))
         for number, image in reversed(list(enumerate(images))):
@@ -112,20 +111,14 @@ def _differences(numbers: Array) -> Array:
 
 def _write_tiles(file: IO[bytes], image: Image, stored: Stored) -> Tiles:
     """Write each tile between its length and a copy of its last four bytes, as the note on the layout says."""
-    offsets, sizes = [], []
+    tiles = []
     for number in range(image.grid.num_windows):
         content = encode_tile(image.tile(number), stored)
         file.write(struct.pack("<I", len(content)))
-        offsets.append(file.tell())
-        sizes.append(len(content))
+        tiles.append((file.tell(), len(content)))
         file.write(content)
         file.write(content[-4:])
-    return Tiles(tuple(offsets), tuple(sizes))
-
-
-def _largest_size(images: Sequence[Image], stored: Stored) -> int:
-    tile = WINDOW_SIDE**2 * stored.dims * np.dtype(stored.dtype).itemsize * 1001 // 1000 + TILE_EXTRA
-    return sum(image.grid.num_windows for image in images) * tile
+    return tiles
 
 
 def _head(
@@ -137,7 +130,8 @@ def _head(
     first = begin + len(note) + len(note + bytes(begin)) % 2
     head = (dialect.begin + struct.pack(f"<{dialect.offset}", first) + note).ljust(first, b"\0")
     for number, (image, places) in enumerate(zip(images, tiles, strict=True)):
-        about = _reduced() if number else [*_place_fields(image.grid), _metadata(stored, facts)]
+        reduced = Field(254, "I", (1,))
+        about = [reduced] if number else [*_place_fields(image.grid), _metadata(stored, facts)]
         fields = sorted([*_image_fields(image.grid, places, stored, dialect), *about])
         head += _directory(fields, len(head), number == len(images) - 1, dialect)
     return head
@@ -162,6 +156,7 @@ def _directory(fields: Sequence[Field], at: int, last: bool, dialect: Dialect) -
 def _image_fields(grid: RasterGrid, tiles: Tiles, stored: Stored, dialect: Dialect) -> list[Field]:
     """Size, type and packing of an image, where its tiles are, and what stands for no value."""
     whole = stored.dtype == "int8"
+    offsets, sizes = zip(*tiles, strict=True)
     return [
         Field(256, "I", (grid.columns,)),
         Field(257, "I", (grid.rows,)),
@@ -173,17 +168,12 @@ def _image_fields(grid: RasterGrid, tiles: Tiles, stored: Stored, dialect: Diale
         Field(317, "H", (DIFFERENCES if whole else FLOAT_DIFFERENCES,)),
         Field(322, "H", (WINDOW_SIDE,)),
         Field(323, "H", (WINDOW_SIDE,)),
-        Field(324, dialect.offset, tiles.offsets),
-        Field(325, "I", tiles.sizes),
+        Field(324, dialect.offset, offsets),
+        Field(325, "I", sizes),
         *([Field(338, "H", (0,) * (stored.dims - 1))] if stored.dims > 1 else []),  # bands beyond the first
         Field(339, "H", (SIGNED if whole else FLOAT,) * stored.dims),
         Field(42113, "s", f"{stored.nodata:g}".encode() + b"\0"),
     ]
-
-
-def _reduced() -> list[Field]:
-    """What marks an overview."""
-    return [Field(254, "I", (1,))]
 
 
 def _place_fields(grid: RasterGrid) -> list[Field]:

@@ -25,24 +25,20 @@ class GeoTiffTarget:
     """Bands of a grid; int8 carries each band's scale and offset, which GDAL and rasterio know how to apply."""
 
     one_scale = False
+    needs = ()
+    what = "a GeoTIFF"
+    room = (1 + 1 / 3) * 2.001
+    """On disk while it is made: the plain file, the overviews (a third of it), and both again in the last one.
+
+    That one is compressed, but numbers without any order in them grow by a thousandth.
+    """
 
     def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
         self.folder, self.grid, self.stored = folder, grid, stored
+        self.overviews = overview_grids(grid)
         self._cell_bytes = stored.dims * np.dtype(stored.dtype).itemsize
         windows = ArrayFile(folder / WINDOWS, stored.dtype, self._place)
         self.put, self.get = windows.put, windows.get
-
-    @staticmethod
-    def check_installed() -> None:
-        """Writing needs nothing but numpy."""
-
-    @staticmethod
-    def bytes_per_value(dtype: str) -> float:
-        """On disk while it is made: the plain file, the overviews (a third of it), and both again in the last one.
-
-        That one is compressed, but numbers without any order in them grow by a thousandth.
-        """
-        return np.dtype(dtype).itemsize * (1 + 1 / 3) * 2.001
 
     def prepare(self) -> None:
         """Reserve the plain file, so that a full disk is found before the work is done."""
@@ -58,11 +54,12 @@ class GeoTiffTarget:
         def tile(number: int) -> Array:
             return intact(number).reshape(*self._shape(number), self.stored.dims)
 
-        overviews = Overviews(self.folder, self.grid, self.stored)
-        overviews.prepare()
+        for level, grid in enumerate(self.overviews):
+            with open(self._overview(level), "wb") as file:
+                reserve(file, grid.num_cells * self._cell_bytes)  # a full disk is found at once
         for number in range(self.grid.num_windows):
-            overviews.add(number, tile(number))
-        smaller = [Image(grid, partial(overviews.tile, level)) for level, grid in enumerate(overviews.grids)]
+            self._add_to_overviews(number, tile(number))
+        smaller = [Image(grid, partial(self._overview_tile, level)) for level, grid in enumerate(self.overviews)]
         write_cog(self.folder / WHOLE, [Image(self.grid, tile), *smaller], self.stored, facts)
         os.replace(self.folder / WHOLE, out)
 
@@ -77,53 +74,41 @@ class GeoTiffTarget:
         cells = rows.start * self.grid.columns + height * columns.start
         return Place(cells * self._cell_bytes, (height * width, self.stored.dims))
 
+    def _overview(self, level: int) -> Path:
+        """The plain file of an overview, cell after cell, row after row."""
+        return self.folder / f"overview-{level}.raw"
 
-class Overviews:
-    """The same map at half the size, a quarter and so on: one plain file each, cell after cell, row after row.
+    def _add_to_overviews(self, number: int, numbers: Array) -> None:
+        """Put the part of a window, (rows, columns, dims), into every overview.
 
-    A window divides evenly into the cells of every overview, so each window is read once and gives its part of all
-    of them, exact means of the cells of full size; only the rounding to the stored type is added.
-    """
-
-    def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
-        self.grids = overview_grids(grid)
-        self._grid, self._stored = grid, stored
-        self._paths = [folder / f"overview-{number}.raw" for number in range(len(self.grids))]
-        self._cell_bytes = stored.dims * np.dtype(stored.dtype).itemsize
-
-    def prepare(self) -> None:
-        """Reserve the files, so that a full disk is found at once."""
-        for path, grid in zip(self._paths, self.grids, strict=True):
-            with open(path, "wb") as file:
-                reserve(file, grid.num_cells * self._cell_bytes)
-
-    def add(self, number: int, numbers: Array) -> None:
-        """Put the part of a window, (rows, columns, dims), into every overview."""
-        rows, columns = self._grid.window_slices(number)
-        for level, means in enumerate(window_means(numbers, self._stored, len(self.grids))):
+        A window divides evenly into the cells of every overview, so each window is read once and gives its part of all
+        of them, exact means of the cells of full size; only the rounding to the stored type is added.
+        """
+        rows, columns = self.grid.window_slices(number)
+        for level, means in enumerate(window_means(numbers, self.stored, len(self.overviews))):
             factor = 2 ** (level + 1)
-            width = self.grids[level].columns
-            with open(self._paths[level], "r+b") as file:
+            width = self.overviews[level].columns
+            with open(self._overview(level), "r+b") as file:
                 for row, cells in enumerate(means, rows.start // factor):
                     file.seek((row * width + columns.start // factor) * self._cell_bytes)
                     file.write(cells.tobytes())
 
-    def tile(self, level: int, number: int) -> Array:
+    def _overview_tile(self, level: int, number: int) -> Array:
         """One tile of an overview, (rows, columns, dims)."""
-        grid = self.grids[level]
-        shape = (grid.rows, grid.columns, self._stored.dims)
-        return np.array(np.memmap(self._paths[level], self._stored.dtype, "r", shape=shape)[grid.window_slices(number)])
+        grid = self.overviews[level]
+        shape = (grid.rows, grid.columns, self.stored.dims)
+        whole = np.memmap(self._overview(level), self.stored.dtype, "r", shape=shape)
+        return np.array(whole[grid.window_slices(number)])
 
 
 def overview_grids(grid: RasterGrid) -> list[RasterGrid]:
     """Half the size each time, until all fits one tile or a cell covers a whole window."""
-    grids, factor = [grid], 2
-    while max(grids[-1].rows, grids[-1].columns) > WINDOW_SIDE and factor <= WINDOW_SIDE:
-        rows, columns = -(-grid.rows // factor), -(-grid.columns // factor)
-        resolution = grid.resolution * factor
-        grids.append(dataclasses.replace(grid, rows=rows, columns=columns, resolution=resolution))
-        factor *= 2
-    return grids[1:]
+    grids: list[RasterGrid] = []
+    while max(grid.rows, grid.columns) > WINDOW_SIDE and 2 ** len(grids) < WINDOW_SIDE:
+        rows, columns = -(-grid.rows // 2), -(-grid.columns // 2)
+        grid = dataclasses.replace(grid, rows=rows, columns=columns, resolution=2 * grid.resolution)
+        grids.append(grid)
+    return grids
 
 
 def window_means(numbers: Array, stored: Stored, count: int) -> Iterator[Array]:

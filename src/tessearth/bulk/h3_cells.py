@@ -22,6 +22,7 @@ from tessearth.packages import require
 from tessearth.sphere import EARTH_RADIUS_KM, Box, Floats, WindowPlaces, is_inhabited_land
 from tessearth.storage import atomic_write
 
+WHAT = "an H3 table"
 FINEST = 15
 LEVELS_PER_WINDOW = 5
 """At most 7^5 = 16,807 cells in a window."""
@@ -33,15 +34,29 @@ by the rotation of each finer level, together less than another third; the rest 
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class H3Cells:
-    """Cells in the order of their index, divided by their ancestors."""
+    """Cells of a box in the order of their index, divided by their ancestors."""
 
     bbox: Box
     resolution: int
-    parents: tuple[int, ...]
-    """The coarser cells that may hold some, one a window."""
+    """0 to 15."""
     land: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.resolution <= FINEST:
+            raise ConfigError(f"h3 is {self.resolution}; H3 resolutions go from 0 (4.4 million km2) to {FINEST} (1 m2)")
+
+    @functools.cached_property
+    def parents(self) -> tuple[int, ...]:
+        """The coarser cells that may hold some, one a window."""
+        level = max(0, self.resolution - LEVELS_PER_WINDOW)
+        cells = np.sort(np.asarray(_h3().get_res0_cells(), dtype=np.uint64))
+        for finer in range(level + 1):
+            cells = cells[_near(self.bbox, _centres(cells), finer)]
+            if finer < level:
+                cells = np.concatenate([np.asarray(_h3().cell_to_children(int(cell), finer + 1)) for cell in cells])
+        return tuple(map(int, np.sort(cells)))
 
     @property
     def num_windows(self) -> int:
@@ -50,8 +65,10 @@ class H3Cells:
 
     @property
     def num_cells(self) -> int:
-        """About how many cells there are."""
-        return count_h3_cells(self.bbox, self.resolution)
+        """About how many cells there are: the area of the box over a cell's."""
+        south, north = math.radians(self.bbox.south), math.radians(self.bbox.north)
+        area = math.radians(self.bbox.width) * (math.sin(north) - math.sin(south)) * EARTH_RADIUS_KM**2
+        return math.ceil(area / float(_h3().average_hexagon_area(self.resolution, unit="km^2")))
 
     def cells(self, number: int) -> tuple[npt.NDArray[np.uint64], Floats]:
         """Indices (n,) and centres (n, 2) of the cells of one window."""
@@ -79,31 +96,6 @@ class H3Cells:
         return WindowPlaces(latlon, is_inhabited_land(latlon) if self.land else np.ones(len(latlon), np.bool_)), False
 
 
-def count_h3_cells(bbox: Box, resolution: int) -> int:
-    """About how many cells of a resolution (0 to 15) lie in a box: its area over a cell's."""
-    if not 0 <= resolution <= FINEST:
-        raise ConfigError(f"h3 is {resolution}; H3 resolutions go from 0 (4.4 million km2) to {FINEST} (1 m2)")
-    south, north = math.radians(bbox.south), math.radians(bbox.north)
-    area = math.radians(bbox.east - bbox.west) * (math.sin(north) - math.sin(south)) * EARTH_RADIUS_KM**2
-    return math.ceil(area / float(_h3().average_hexagon_area(resolution, unit="km^2")))
-
-
-def build_h3_cells(bbox: Box, resolution: int, *, land: bool = False) -> H3Cells:
-    """The layout of the cells of a resolution whose centres lie in a box."""
-    level = max(0, resolution - LEVELS_PER_WINDOW)
-    cells = np.sort(np.asarray(_h3().get_res0_cells(), dtype=np.uint64))
-    for finer in range(level + 1):
-        cells = cells[_near(bbox, _centres(cells), finer)]
-        if finer < level:
-            cells = np.concatenate([np.asarray(_h3().cell_to_children(int(cell), finer + 1)) for cell in cells])
-    return H3Cells(bbox=bbox, resolution=resolution, parents=tuple(map(int, np.sort(cells))), land=land)
-
-
-def cell_names(cells: npt.NDArray[np.uint64]) -> list[str]:
-    """Indices as H3 writes them: hexadecimal, without leading zeros."""
-    return [f"{cell:x}" for cell in cells.tolist()]
-
-
 def _centres(cells: npt.NDArray[np.uint64]) -> Floats:
     centre = _h3().cell_to_latlng
     return np.array([centre(cell) for cell in cells.tolist()], dtype=np.float64).reshape(-1, 2)
@@ -124,7 +116,7 @@ def _near(bbox: Box, latlon: Floats, level: int) -> npt.NDArray[np.bool_]:
 
 @functools.cache
 def _h3() -> Any:
-    return require("h3.api.numpy_int", extra="geo", what="an H3 table")
+    return require("h3.api.numpy_int", extra="geo", what=WHAT)
 
 
 class ParquetTarget:
@@ -134,19 +126,13 @@ class ParquetTarget:
     """
 
     one_scale = False
+    needs = ("h3",)
+    what = WHAT
+    room = 2.0
+    """On disk while it is made: the windows, then also the table."""
 
     def __init__(self, folder: Path, layout: H3Cells, stored: Stored) -> None:
         self.folder, self.layout, self.stored = folder, layout, stored
-
-    @staticmethod
-    def check_installed() -> None:
-        """H3 lists the cells; pyarrow is always installed."""
-        require("h3", extra="geo", what="an H3 table")
-
-    @staticmethod
-    def bytes_per_value(dtype: str) -> float:
-        """On disk while it is made: the windows, then also the table."""
-        return 2 * np.dtype(dtype).itemsize
 
     def prepare(self) -> None:
         """Nothing is needed before the first window."""
@@ -161,7 +147,8 @@ class ParquetTarget:
             content = self._path(number).read_bytes()
         except OSError:
             return None
-        numbers = np.frombuffer(content[: len(content) - len(content) % self._row_bytes()], dtype=self.stored.dtype)
+        row_bytes = self.stored.dims * np.dtype(self.stored.dtype).itemsize
+        numbers = np.frombuffer(content[: len(content) - len(content) % row_bytes], dtype=self.stored.dtype)
         return numbers.reshape(-1, self.stored.dims)
 
     def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
@@ -177,11 +164,9 @@ class ParquetTarget:
                 numbers = intact(number)
                 if len(cells):
                     lists = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), self.stored.dims)
-                    columns = [pa.array(cell_names(cells)), pa.array(cells), *map(pa.array, latlon.T), lists]
+                    names = [f"{cell:x}" for cell in cells.tolist()]  # as H3 writes them
+                    columns = [pa.array(names), pa.array(cells), *map(pa.array, latlon.T), lists]
                     writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
     def _path(self, number: int) -> Path:
         return self.folder / f"window-{number:07d}.raw"
-
-    def _row_bytes(self) -> int:
-        return self.stored.dims * np.dtype(self.stored.dtype).itemsize

@@ -1,63 +1,36 @@
 """Maps of embeddings: cloud-optimised GeoTIFF, Zarr with CF coordinates, H3 cells as Parquet; resumable, any size."""
 
-import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from tessearth.bulk.geotiff import GeoTiffTarget
-from tessearth.bulk.h3_cells import H3Cells, ParquetTarget, build_h3_cells, count_h3_cells
-from tessearth.bulk.stored import Array, Stored, StoredType, StoredWindow, check_stored_type, compute_window, fit_stored
+from tessearth.bulk.h3_cells import H3Cells, ParquetTarget
+from tessearth.bulk.stored import Stored, StoredType, StoredWindow, check_stored_type, compute_window, fit_stored
 from tessearth.bulk.zarr import ZarrTarget
 from tessearth.embedding import Embedder, Precision
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.sphere import GLOBE, Box, Layout, RasterGrid, build_grid, check_box
+from tessearth.packages import require
+from tessearth.sphere import GLOBE, Layout, RasterGrid, build_grid, check_box
 from tessearth.storage import Job, Pool, checksum, keeping_what_is_finished, open_job, open_pool, usual_workers
 from tessearth.version import __version__
 
 FORMS: dict[str, Any] = {".tif": GeoTiffTarget, ".tiff": GeoTiffTarget, ".zarr": ZarrTarget, ".parquet": ParquetTarget}
+"""Formats by suffix. After `prepare` has made room in a job's folder, each takes windows (n, dims) as chunks of the
+job, in any order; `finish` then makes the output appear under its name, with the facts as its metadata. `needs` are the
+libraries it is written with, and `room` is how many times the size of its values the work takes on disk."""
 DEFAULT_DIMS = 64
 FORMAT_VERSION = 2
 """Of unfinished work: 2 seals every line of its journal."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of windows done and of all windows."""
-
-
-class Target(Protocol):
-    """A raster of one format that is being written: windows as chunks of a job, in any order, then one last step."""
-
-    one_scale: bool
-    """Whether the format knows a single scale and offset for all dimensions."""
-
-    @staticmethod
-    def check_installed() -> None:
-        """Raise when a library the format needs is missing, before anything is begun."""
-
-    @staticmethod
-    def bytes_per_value(dtype: str) -> float:
-        """The most room a value of a type takes on disk while the output is made."""
-
-    def prepare(self) -> None:
-        """Make room in the folder; what is there already stays."""
-
-    def put(self, number: int, content: Array) -> None:
-        """Write a window, (n, dims), so that it survives the end of the process."""
-
-    def get(self, number: int) -> Array | None:
-        """A window as it lies on disk; None when it cannot be read."""
-
-    def finish(self, out: Path, facts: dict[str, Any], intact: Callable[[int], Array]) -> None:
-        """Make the output appear under its name, with the facts as its metadata.
-
-        `intact` reads a window back and compares its checksum.
-        """
 
 
 class Written(NamedTuple):
@@ -101,66 +74,76 @@ def write_raster(
     out = Path(out)
     form = _check_form(out, resolution, h3)
     check_stored_type(dtype)
-    cells = Cells(check_box(bbox), resolution, h3, land)
-    form.check_installed()
-    num_cells = cells.count()
+    box = check_box(bbox)
+    for module in form.needs:
+        require(module, extra="geo", what=form.what)
+    layout: RasterGrid | H3Cells
+    if h3 is not None:
+        layout = H3Cells(bbox=box, resolution=h3, land=land)
+    else:
+        assert resolution is not None
+        layout = build_grid(box, resolution, land=land)
     if cluster is not None and isinstance(model, Embedder):
         raise ConfigError("on a cluster the model must have a name or a path, which every worker can load")
     embedder = model if isinstance(model, Embedder) else Embedder(model, device=device, precision=precision)
     width = _check_dims(dims, embedder)
     _check_place(out)
-    amount = f"{num_cells:,} cells x {width} dims of {dtype}"
-    check_room(out.parent.resolve(), int(num_cells * width * form.bytes_per_value(dtype)), amount)
-    layout = cells.layout()
+    room = int(layout.num_cells * width * (np.dtype(dtype).itemsize * form.room))
+    check_room(out.parent.resolve(), room, f"{layout.num_cells:,} cells x {width} dims of {dtype}")
+    plan = {
+        "format_version": FORMAT_VERSION,
+        "tessearth": __version__,
+        "form": form.__name__,
+        "bbox": list(box),
+        "resolution": resolution,
+        "h3": h3,
+        "land": land,
+        "dims": width,
+        "dtype": dtype,
+        "model": embedder.fingerprint(),
+        "windows": layout.num_windows,
+    }
+    return _write(_Raster(out, form, layout, embedder, plan), str(model), device, cluster, progress)
+
+
+class _Raster(NamedTuple):
+    """A raster to be written."""
+
+    out: Path
+    form: Any
+    layout: RasterGrid | H3Cells
+    embedder: Embedder
+    plan: dict[str, Any]
+    """Everything that decides the numbers, as plain values to compare with those of an interrupted run."""
+
+
+def _write(raster: _Raster, model: str, device: str | None, cluster: str | None, progress: Progress) -> Written:
+    """Embed the windows that are missing, and make the output of all of them."""
+    out, _, layout, embedder, plan = raster
     folder = out.with_name(f"{out.name}.part")
     busy = DataError(f"another process is making {out}; wait for it, or name another --out")
     with open_job(folder, busy=busy) as job:
-        plan = _plan(form, cells, layout, width, dtype, embedder)
-        stored = _begin(job, plan, embedder, layout, form.one_scale)
-        job.chunks = target = form(folder, layout, stored)
+        stored = _begin(job, raster)
+        job.chunks = target = raster.form(folder, layout, stored)
         with keeping_what_is_finished(folder):
             target.prepare()
-        work = WindowWork(
-            model=_name_for_workers(str(model)),
-            fingerprint=embedder.fingerprint(),
-            device=device,
-            precision=embedder.precision,
-            threads=torch.get_num_threads(),
-            layout=layout,
-            stored=stored,
-        )
-        with _open_workers(cluster, work, embedder) as (pool, compute):
-            _fill(job, layout.num_windows, pool, compute, progress)
-        facts = _journal_facts(job)
+        compute = functools.partial(compute_window, embedder, layout, stored)
+        pool = open_pool("here")
+        if cluster is not None:
+            threads = torch.get_num_threads()
+            name = str(Path(model).resolve()) if Path(model).exists() else model  # workers may run in other folders
+            opening = name, device, embedder.precision, embedder.fingerprint()
+            compute = functools.partial(_compute, opening, threads, layout, stored)
+            pool = open_pool("dask", usual_workers(max(1, (os.cpu_count() or 1) // threads)), cluster=cluster)
+        with pool as workers:
+            _fill(job, layout.num_windows, workers, compute, progress)
+        facts = _facts(job, raster)
         with keeping_what_is_finished(folder):
-            target.finish(out, {**_facts(plan, embedder), **facts}, job.get)
+            target.finish(out, facts, job.get)
         job.remove()
     shape = (layout.rows, layout.columns) if isinstance(layout, RasterGrid) else (layout.num_cells,)
-    return Written(out, (width, *shape), stored, facts["largest_error"], facts["clipped_values"], _size(out))
-
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """Which cells are embedded: those of a grid, or H3 cells of a resolution."""
-
-    box: Box
-    resolution: float | None
-    h3: int | None
-    land: bool
-
-    def count(self) -> int:
-        """How many cells there will be, before any of them is listed."""
-        if self.h3 is not None:
-            return count_h3_cells(self.box, self.h3)
-        assert self.resolution is not None
-        return build_grid(self.box, self.resolution).num_cells
-
-    def layout(self) -> RasterGrid | H3Cells:
-        """The cells, divided into windows."""
-        if self.h3 is not None:
-            return build_h3_cells(self.box, self.h3, land=self.land)
-        assert self.resolution is not None
-        return build_grid(self.box, self.resolution, land=self.land)
+    size = sum(file.stat().st_size for file in (out, *out.rglob("*")) if file.is_file())
+    return Written(out, (plan["dims"], *shape), stored, facts["largest_error"], facts["clipped_values"], size)
 
 
 def _check_form(out: Path, resolution: float | None, h3: int | None) -> Any:
@@ -188,10 +171,10 @@ def _check_place(out: Path) -> None:
     """Refuse a missing folder, and a name that something else than a raster of the same form has."""
     if not out.parent.resolve().is_dir():
         raise OutputError(f"cannot write {out}: there is no folder {out.parent}")
-    is_store = out.is_dir() and (out / "zarr.json").is_file()
-    if out.is_dir() and not (is_store and out.suffix.lower() == ".zarr"):
+    store = out.suffix.lower() == ".zarr"
+    if out.is_dir() and not (store and (out / "zarr.json").is_file()):
         raise OutputError(f"{out} is a folder and no Zarr store; name another --out, or remove it first")
-    if out.is_file() and out.suffix.lower() == ".zarr":
+    if out.is_file() and store:
         raise OutputError(f"{out} is a file, where a Zarr store is a folder; name another --out, or remove it first")
 
 
@@ -205,32 +188,16 @@ def check_room(folder: Path, size: int, what: str) -> None:
         )
 
 
-def _plan(form: Any, cells: Cells, layout: Layout, dims: int, dtype: str, embedder: Embedder) -> dict[str, Any]:
-    """Everything that decides the numbers, as plain values to compare with those of an interrupted run."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "tessearth": __version__,
-        "form": form.__name__,
-        "bbox": list(cells.box),
-        "resolution": cells.resolution,
-        "h3": cells.h3,
-        "land": cells.land,
-        "dims": dims,
-        "dtype": dtype,
-        "model": embedder.fingerprint(),
-        "windows": layout.num_windows,
-    }
-
-
-def _begin(job: Job, plan: dict[str, Any], embedder: Embedder, layout: Layout, one_scale: bool) -> Stored:
+def _begin(job: Job, raster: _Raster) -> Stored:
     """How numbers are stored: chosen when the work begins, kept when it resumes."""
+    dims, dtype = raster.plan["dims"], raster.plan["dtype"]
 
     def fit() -> dict[str, Any]:
-        fitted = fit_stored(embedder, layout, plan["dims"], plan["dtype"], one_scale=one_scale)
+        fitted = fit_stored(raster.embedder, raster.layout, dims, dtype, one_scale=raster.form.one_scale)
         return {"scale": fitted.scale, "offset": fitted.offset}
 
-    fitted = job.begin(plan, fit)
-    return Stored(dims=plan["dims"], dtype=plan["dtype"], scale=tuple(fitted["scale"]), offset=tuple(fitted["offset"]))
+    fitted = job.begin(raster.plan, fit)
+    return Stored(dims=dims, dtype=dtype, scale=tuple(fitted["scale"]), offset=tuple(fitted["offset"]))
 
 
 def _fill(job: Job, num_windows: int, pool: Pool, compute: Callable[[int], StoredWindow], progress: Progress) -> None:
@@ -242,42 +209,10 @@ def _fill(job: Job, num_windows: int, pool: Pool, compute: Callable[[int], Store
         progress(len(job.entries), num_windows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowWork:
-    """Everything a worker needs in addition to the number of a window."""
-
-    model: str
-    fingerprint: str
-    device: str | None
-    precision: Precision
-    threads: int
-    """As many as the caller's: sums depend on how many threads share them."""
-    layout: Layout
-    stored: Stored
-
-
-def _name_for_workers(model: str) -> str:
-    """A model's name as workers understand it too: paths from the root, other names as they are."""
-    return str(Path(model).resolve()) if Path(model).exists() else model
-
-
-@contextlib.contextmanager
-def _open_workers(
-    cluster: str | None, work: WindowWork, embedder: Embedder
-) -> Iterator[tuple[Pool, Callable[[int], StoredWindow]]]:
-    """Open this process or a Dask cluster: workers compute and share no disk, the caller alone writes."""
-    if cluster is None:
-        with open_pool("here") as pool:
-            yield pool, lambda number: compute_window(embedder, work.layout, work.stored, number)
-        return
-    with open_pool("dask", usual_workers(max(1, (os.cpu_count() or 1) // work.threads)), cluster=cluster) as pool:
-        yield pool, functools.partial(_compute, work)
-
-
-def _compute(work: WindowWork, number: int) -> StoredWindow:
-    torch.set_num_threads(work.threads)
-    embedder = _open_embedder(work.model, work.device, work.precision, work.fingerprint)
-    return compute_window(embedder, work.layout, work.stored, number)
+def _compute(opening: tuple[Any, ...], threads: int, layout: Layout, stored: Stored, number: int) -> StoredWindow:
+    """A window by a worker of a cluster, by as many threads as the caller has: sums depend on how many share them."""
+    torch.set_num_threads(threads)
+    return compute_window(_open_embedder(*opening), layout, stored, number)
 
 
 @functools.lru_cache(maxsize=1)
@@ -289,29 +224,18 @@ def _open_embedder(model: str, device: str | None, precision: Precision, fingerp
     return embedder
 
 
-def _journal_facts(job: Job) -> dict[str, Any]:
-    """Facts about the values of all windows."""
+def _facts(job: Job, raster: _Raster) -> dict[str, Any]:
+    """The metadata of the output in addition to its coordinates."""
     entries = [job.entries[number] for number in sorted(job.entries)]
     return {
+        "title": "location embeddings",
+        "source": f"tessearth {__version__}, model {Path(raster.embedder.name).name}",
+        "model_fingerprint": raster.plan["model"],
+        "embedding_width": raster.embedder.dim,
+        "stored_dims": f"the first {raster.plan['dims']}",
+        "stored_type": raster.plan["dtype"],
+        "land_only": str(raster.plan["land"]).lower(),
         "largest_error": max((entry.notes["largest_error"] for entry in entries), default=0.0),
         "clipped_values": sum(entry.notes["clipped"] for entry in entries),
         "windows_sha256": checksum("".join(entry.sha256 for entry in entries).encode()),
     }
-
-
-def _facts(plan: dict[str, Any], embedder: Embedder) -> dict[str, Any]:
-    """The metadata of the output in addition to its coordinates."""
-    return {
-        "title": "location embeddings",
-        "source": f"tessearth {__version__}, model {Path(embedder.name).name}",
-        "model_fingerprint": plan["model"],
-        "embedding_width": embedder.dim,
-        "stored_dims": f"the first {plan['dims']}",
-        "stored_type": plan["dtype"],
-        "land_only": str(plan["land"]).lower(),
-    }
-
-
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())

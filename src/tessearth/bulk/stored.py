@@ -74,11 +74,10 @@ class Stored:
         return np.where(numbers == self.nodata, np.nan, values).astype(np.float32)
 
 
-def check_stored_type(dtype: str) -> StoredType:
-    """One of the types a cell can be stored as."""
+def check_stored_type(dtype: str) -> None:
+    """Refuse a type that no cell is stored as."""
     if dtype not in typing.get_args(StoredType):
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(typing.get_args(StoredType))}")
-    return typing.cast("StoredType", dtype)
 
 
 def fit_stored(embedder: Embedder, layout: Layout, dims: int, dtype: StoredType, *, one_scale: bool) -> Stored:

@@ -25,20 +25,13 @@ class ZarrTarget:
     """`embedding` (dim, lat, lon) with its coordinates; CF has one scale and offset for a whole variable."""
 
     one_scale = True
+    needs = ("zarr", "pyproj")
+    what = WHAT
+    room = 1.0
+    """On disk while it is made, without any gain by compression."""
 
     def __init__(self, folder: Path, grid: RasterGrid, stored: Stored) -> None:
         self.path, self.grid, self.stored = folder / STORE, grid, stored
-
-    @staticmethod
-    def check_installed() -> None:
-        """Zarr writes the store, pyproj describes its coordinate system."""
-        for module in ("zarr", "pyproj"):
-            require(module, extra="geo", what=WHAT)
-
-    @staticmethod
-    def bytes_per_value(dtype: str) -> float:
-        """On disk while it is made, without any gain by compression."""
-        return np.dtype(dtype).itemsize
 
     def prepare(self) -> None:
         """Write everything but the values; values on disk stay, and their description is written anew."""
@@ -58,16 +51,21 @@ class ZarrTarget:
     def _describe(self, zarr: Any, path: Path) -> None:
         """A store of the whole shape that has its coordinates and no values yet."""
         group = zarr.create_group(str(path), zarr_format=3)
-        for name, values, attributes in self._coordinates():
+        for name, values, about in self._coordinates():
             coordinate = group.create_array(
                 name,
                 shape=values.shape,
                 dtype=values.dtype,
                 chunks=values.shape or "auto",
                 dimension_names=[name] if values.ndim else [],
-                attributes=attributes,
+                attributes=about,
             )
             coordinate[...] = values
+        named = {"long_name": "location embedding", "units": "1", "grid_mapping": CRS, "coordinates": CRS}
+        scaling: dict[str, Any] = {}
+        if self.stored.scale:
+            scaling = {"scale_factor": self.stored.scale[0], "add_offset": self.stored.offset[0]}
+            scaling["_FillValue"] = int(self.stored.nodata)
         shape = (self.stored.dims, self.grid.rows, self.grid.columns)
         chunk = (DIMS_PER_CHUNK, WINDOW_SIDE, WINDOW_SIDE)
         group.create_array(
@@ -78,7 +76,7 @@ class ZarrTarget:
             fill_value=self.stored.nodata if self.stored.dtype != "int8" else int(self.stored.nodata),
             compressors=[zarr.codecs.ZstdCodec(level=3, checksum=True)],  # so that readers notice a changed bit
             dimension_names=["dim", "lat", "lon"],
-            attributes=self._attributes(),
+            attributes={**named, **scaling},
         )
 
     def put(self, number: int, numbers: Array) -> None:
@@ -122,13 +120,6 @@ class ZarrTarget:
             ("lon", self.grid.longitudes(), lon),
             (CRS, np.array(0), proj.CRS.from_epsg(4326).to_cf()),
         ]
-
-    def _attributes(self) -> dict[str, Any]:
-        named = {"long_name": "location embedding", "units": "1", "grid_mapping": CRS, "coordinates": CRS}
-        if not self.stored.scale:
-            return named
-        scaling = {"scale_factor": self.stored.scale[0], "add_offset": self.stored.offset[0]}
-        return {**named, **scaling, "_FillValue": int(self.stored.nodata)}
 
 
 def _take_place(made: Path, out: Path) -> None:

@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -88,14 +88,9 @@ def main() -> NoReturn:
             _fail("out of memory; finished work is kept and no partial files were left")
         if not hasattr(error, "format_message"):  # usage errors of the option parser have one
             raise
-        _fail(_usage_line(error))
+        message, context = error.format_message().strip().rstrip("."), getattr(error, "ctx", None)
+        _fail(f"{message}; see {context.command_path} --help" if context else message)
     sys.exit(status if isinstance(status, int) else 0)
-
-
-def _usage_line(error: Any) -> str:
-    message = " ".join(error.format_message().split()).rstrip(".")
-    context = getattr(error, "ctx", None)
-    return f"{message}; see {context.command_path} --help" if context else message
 
 
 def _fail(message: str, status: int = 2) -> NoReturn:

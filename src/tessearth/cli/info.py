@@ -31,17 +31,16 @@ def info(
     is_store = name is not None and (Path(name) / MANIFEST).is_file()
     if sheet is not None and not is_store:
         raise ConfigError(f"--sheet draws the tiles of a feature store, and {name!r} is none")
-    description = _describe_store(name, sheet, tiles) if name is not None and is_store else _describe_model(name)
+    if name is not None and is_store:
+        description = _describe_store(name, sheet, tiles)
+    else:
+        from tessearth.embedding import describe_model, list_names
+
+        description = dict(list_names()) if name is None else describe_model(name)
     if as_json:
         print(json.dumps(description, indent=2))
     else:
         print("\n".join(_lines(description)).lstrip("\n"))
-
-
-def _describe_model(name: str | None) -> dict[str, Any]:
-    from tessearth.embedding import describe_model, list_names
-
-    return dict(list_names()) if name is None else describe_model(name)
 
 
 def _describe_store(path: str, sheet: str | None, tiles: int) -> dict[str, Any]:

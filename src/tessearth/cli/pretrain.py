@@ -2,9 +2,8 @@
 
 import math
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -56,15 +55,11 @@ def pretrain(
             raise typer.Exit(130) from None
     if result.weights == Path():  # one of several processes, but not the one that writes the run
         return
-    print(f"{out}: {result.steps:,} steps, {_describe(result.validation)}")
+    scores = "no validation loss: fewer than two places are held out"
+    if result.validation:
+        loss, top = result.validation["total"], result.validation["image_to_place_top10"]
+        scores = f"validation loss {loss:.4g}, image to place among ten {top:.1%}"
+    print(f"{out}: {result.steps:,} steps, {scores}")
     if result.left_out:
         print(f"{' and '.join(result.left_out)} left out of the objective: they need tokens, this encoder has none")
     print(f"{result.weights}: use it with --model {result.weights}")
-
-
-def _describe(validation: Mapping[str, Any]) -> str:
-    """The scores on held-out places, when there are enough of them to compare."""
-    if not validation:
-        return "no validation loss: fewer than two places are held out"
-    loss, top = validation["total"], validation["image_to_place_top10"]
-    return f"validation loss {loss:.4g}, image to place among ten {top:.1%}"

@@ -1,14 +1,14 @@
 """`tessearth serve`: a model behind HTTP; `tessearth explore`: the same with a globe in the browser."""
 
 import os
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tessearth.cli import options
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tessearth.explorer import Served
 
 KEY_VARIABLE = "TESSEARTH_API_KEY"
 HostOption = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")]
@@ -43,8 +43,10 @@ def serve(
 
     /openapi.json describes every address.
     """
+    from tessearth.explorer import Address, run_server
+
     limits = {"rate": rate, "max_points": max_points, "timeout_s": timeout}
-    _run(_Opening(model, device, api_key, trajectories, cache), (host, port), limits)
+    run_server(_open(model, device, api_key, trajectories, cache, **limits), Address(host, port))
 
 
 def explore(
@@ -61,39 +63,24 @@ def explore(
 
     tessearth explore --model earth
     """
-    from tessearth.explorer import check_built
+    from tessearth.explorer import Address, check_built, run_server
 
     page = check_built()
-    _run(_Opening(model, device, api_key, trajectories, cache), (host, port), {}, page=page, open_browser=browser)
+    served = _open(model, device, api_key, trajectories, cache)
+    run_server(served, Address(host, port), page=page, open_browser=browser)
 
 
-class _Opening(NamedTuple):
-    """The options of a server's model."""
-
-    model: str
-    device: str | None
-    api_key: str | None
-    trajectories: str | None
-    cache: bool
-
-
-def _run(
-    opening: _Opening,
-    address: tuple[str, int],
-    limits: dict[str, float],
-    *,
-    page: "Path | None" = None,
-    open_browser: bool = False,
-) -> None:
-    """Open the model and serve it until interrupted."""
+def _open(
+    model: str, device: str | None, api_key: str | None, trajectories: str | None, cache: bool, **limits: float
+) -> "Served":
+    """The model, opened to be served."""
     from tessearth.embedding import Embedder, EmbeddingCache
-    from tessearth.explorer import Address, Served, ServeSettings, run_server
+    from tessearth.explorer import Served, ServeSettings
     from tessearth.packages import require
 
     require("fastapi", extra="serve", what="the server")
-    settings = ServeSettings(api_key=opening.api_key or os.environ.get(KEY_VARIABLE) or None, **limits)  # type: ignore[arg-type]
-    embedder = Embedder(opening.model, device=opening.device)
-    cache = EmbeddingCache() if opening.cache else None
-    served = Served(embedder, settings, trajectories=opening.trajectories, cache=cache)
-    options.warn_if_untrained(opening.model)
-    run_server(served, Address(*address), page=page, open_browser=open_browser)
+    settings = ServeSettings(api_key=api_key or os.environ.get(KEY_VARIABLE) or None, **limits)  # type: ignore[arg-type]
+    embedder = Embedder(model, device=device)
+    served = Served(embedder, settings, trajectories=trajectories, cache=EmbeddingCache() if cache else None)
+    options.warn_if_untrained(model)
+    return served

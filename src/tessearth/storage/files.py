@@ -3,7 +3,6 @@
 import contextlib
 import glob
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,17 +28,25 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """
     target = Path(path)
     with _named_errors(target):
-        if _is_stream(target):
+        if target.is_char_device() or target.is_fifo() or target.is_socket():
             with open(target, "wb") as stream:
                 yield stream
             return
-        with _temporary_next_to(target) as (temporary, file):
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if OPEN_FILES_STAY:
-                file.close()
-            os.replace(temporary, target)
+        _remove_abandoned(target)
+        temporary, file = _open_temporary(target)
+        try:
+            with file:
+                os.chmod(temporary, _usual_mode())
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                if OPEN_FILES_STAY:
+                    file.close()
+                os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 def check_free(path: str | os.PathLike[str], *, overwrite: bool) -> None:
@@ -81,7 +88,7 @@ def _take_lock(path: Path, busy: TessearthError) -> IO[bytes]:
             continue
         except OSError as error:
             raise OutputError(f"cannot make {path}: {(error.strerror or str(error)).lower()}") from error
-        if not _hold(lock):
+        if _lock(lock) is False:
             lock.close()
             raise busy
         if _is_at(lock, path / LOCK):
@@ -90,19 +97,13 @@ def _take_lock(path: Path, busy: TessearthError) -> IO[bytes]:
     raise busy
 
 
-def _lock(file: IO[bytes]) -> bool:
-    """Lock an open file until it is closed; False when another process holds it, an OSError without locks."""
+def _lock(file: IO[bytes]) -> bool | None:
+    """Lock an open file until it is closed: False when another process holds it, None where the disk has no locks."""
     from filelock import lock_descriptor  # 60 ms, which programs that lock nothing do not spend
 
-    return lock_descriptor(file.fileno(), blocking=False)
-
-
-def _hold(file: IO[bytes]) -> bool:
-    """The same, going on without a lock where the system or the disk has none."""
-    try:
-        return _lock(file)
-    except OSError:
-        return True
+    with contextlib.suppress(OSError):
+        return lock_descriptor(file.fileno(), blocking=False)
+    return None
 
 
 def _remove_lock(path: Path) -> None:
@@ -150,26 +151,12 @@ def cache_folder(*parts: str) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def _temporary_next_to(target: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    _remove_abandoned(target)
-    temporary, file = _open_temporary(target)
-    try:
-        with file:
-            os.chmod(temporary, _usual_mode())
-            yield temporary, file
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
 def _open_temporary(target: Path) -> tuple[str, IO[bytes]]:
     """A new file in the target's folder, locked: that is how other processes see that it is still being written."""
     while True:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         file = os.fdopen(descriptor, "wb")
-        if _hold(file) and os.fstat(descriptor).st_nlink:  # not tidied up as abandoned before it was locked
+        if _lock(file) is not False and os.fstat(descriptor).st_nlink:  # not removed as abandoned before it was locked
             return temporary, file
         file.close()
 
@@ -206,14 +193,6 @@ def keeping_what_is_finished(folder: Path) -> contextlib.AbstractContextManager[
 
 def _named_errors(path: Path) -> contextlib.AbstractContextManager[None]:
     return disk_errors_named(str(path), "no partial file was left")
-
-
-def _is_stream(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def _usual_mode() -> int:

@@ -1,7 +1,7 @@
 """Resumable jobs: a locked folder, a plan, and a journal of the chunks of work that are done.
 
-A job's chunks are numbered from 0 and lie wherever `Chunks` puts them: in one file each, at fixed places of an array
-(`ArrayFile`), in a format's own container. Making features, for example:
+A job's chunks are numbered from 0 and lie wherever its `chunks` puts them: in one file each, at fixed places of an
+array (`ArrayFile`), in a format's own container. Making features, for example:
 
     with open_job(folder, busy=DataError("another process is making it")) as job:
         job.begin(plan)
@@ -23,7 +23,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,16 +38,6 @@ Array = npt.NDArray[Any]
 Content = Array | bytes
 
 
-class Chunks(Protocol):
-    """Where the chunks of a job lie."""
-
-    def put(self, number: int, content: Any) -> None:
-        """Write a chunk so that it survives the end of the process; called from any thread."""
-
-    def get(self, number: int) -> Any | None:
-        """A chunk as it lies on disk; None when there is none or it cannot be read."""
-
-
 class Entry(NamedTuple):
     """A line of the journal."""
 
@@ -60,7 +50,8 @@ class Job:
     """The plan, the journal and the chunks of a folder that this process holds."""
 
     chunks: Any
-    """`Chunks`; its `get` alone will do where chunks are written by other means and only noted here."""
+    """`put(number, content)` writes a chunk so that it survives the end of the process, from any thread; `get(number)`
+    reads it, None when it cannot. `get` alone will do where chunks are written by other means and only noted here."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

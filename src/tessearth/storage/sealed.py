@@ -1,8 +1,7 @@
 """Seals: the SHA-256 of content and of what it is about, next to it in the same file.
 
-One `checksum` serves bytes, arrays and plain values. `write_sealed` puts it behind a file's bytes; `seal_tensors` puts
-it into the header of a safetensors file; `read_npz` checks an npz by the checksums of its archive. This module imports
-torch only where tensors are sealed or read.
+One `checksum` serves bytes, arrays and plain values; `seal_tensors` puts it into the header of a safetensors file;
+`read_npz` checks an npz by the checksums of its archive. Torch is imported only where tensors are sealed or read.
 """
 
 import hashlib
@@ -12,20 +11,18 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import DataError, WeightsError
-from tessearth.storage.files import atomic_write
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SEAL = "seal"
 """The entry of a header that holds the SHA-256 of all its other entries and of the tensors."""
-SEAL_BYTES = 32
 SMALL_NPZ_BYTES = 2**28
 MOST_COMPRESSION = 100
 """Numbers worth keeping do not shrink more than this; an archive of zeros shrinks a thousandfold and fills memory."""
@@ -45,32 +42,6 @@ def checksum_of_plain(value: object) -> str:
     return checksum(json.dumps(value, sort_keys=True).encode())
 
 
-def write_sealed(path: str | os.PathLike[str], content: bytes, *, about: bytes = b"") -> None:
-    """Replace a file's content in one step, followed by its checksum."""
-    with atomic_write(path) as file:
-        file.write(content)
-        file.write(bytes.fromhex(checksum(content, about=about)))
-
-
-def read_sealed(path: str | os.PathLike[str], *, about: bytes = b"") -> bytes:
-    """The content that `write_sealed` wrote about the same thing; refused when any bit of it has changed."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
-    content, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
-    if seal.hex() != checksum(content, about=about):
-        raise DataError(f"{path} is damaged, or belongs to something else: it does not match its checksum")
-    return content
-
-
-class SealedTensors(NamedTuple):
-    """Content of a sealed safetensors file."""
-
-    header: dict[str, str]
-    tensors: "dict[str, Tensor]"
-
-
 def seal_tensors(tensors: "Mapping[str, Tensor]", header: Mapping[str, str]) -> bytes:
     """A safetensors file whose header also carries the checksum of header and tensors."""
     import safetensors.torch
@@ -87,7 +58,7 @@ def _in_order(content: bytes) -> bytes:
     return struct.pack("<Q", len(padded)) + padded + content[8 + length :]
 
 
-def read_sealed_tensors(path: str | os.PathLike[str]) -> SealedTensors:
+def read_sealed_tensors(path: str | os.PathLike[str]) -> "tuple[dict[str, str], dict[str, Tensor]]":
     """Header and tensors of a file, checked against its seal; a file from before there were seals has none."""
     import safetensors
 
@@ -102,7 +73,7 @@ def read_sealed_tensors(path: str | os.PathLike[str]) -> SealedTensors:
     seal = header.pop(SEAL, None)
     if seal is not None and seal != _checksum_of_tensors(tensors, header):
         raise WeightsError(f"{path} is damaged: it does not match its own checksum")
-    return SealedTensors(header, tensors)
+    return header, tensors
 
 
 def _checksum_of_tensors(tensors: "Mapping[str, Tensor]", header: Mapping[str, str]) -> str:

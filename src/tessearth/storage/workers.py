@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from tessearth.errors import ConfigError, OutputError, TessearthError, is_out_of_memory
+from tessearth.errors import ConfigError, OutputError, is_out_of_memory
 from tessearth.packages import require
 
 Kind = Literal["here", "threads", "processes", "dask"]
@@ -42,6 +42,8 @@ PROC = Path("/proc")
 """Where Linux says how much processor time a process has used."""
 LOST = {"KilledWorker", "FutureCancelledError", "CancelledError", "CommClosedError", "BrokenProcessPool"}
 """Errors of Dask that mean the end of a worker and not a mistake in the work."""
+MOST_SIDE_BY_SIDE = 8
+"""Each worker of an evaluation holds a draw's rows in float64, some hundred megabytes."""
 
 Key = TypeVar("Key")
 Task = TypeVar("Task")
@@ -76,7 +78,7 @@ class Pool:
         self.workers = workers
         self._open, self._advice = open_executor, advice
         self._executor = open_executor() if open_executor else None
-        self._watch = _Watch()
+        self._cpu_seconds = float("-inf")
         self._killed = ""
 
     def call(self, function: Callable[[Task], Result], task: Task) -> Result:
@@ -135,15 +137,14 @@ class Pool:
             except Exception as error:
                 if is_out_of_memory(error):
                     raise OutputError(f"a worker ran out of memory: {self._advice}") from error
-                if isinstance(error, TessearthError) or not _is_loss(error):
+                if not isinstance(error, BrokenExecutor) and type(error).__name__ not in LOST:
                     raise
             else:
                 return sent.pop(number).key, result
             self._replace_workers()
-            sent[:] = [
-                one if _has_result(one.future) else one._replace(future=self._submit(function, one.task))
-                for one in sent
-            ]
+            for i, (_, task, future) in enumerate(sent):
+                if not future.done() or future.cancelled() or future.exception() is not None:
+                    sent[i] = sent[i]._replace(future=self._submit(function, task))
         raise OutputError(
             f"workers ended or hung {ATTEMPTS} times without finishing{self._killed}, perhaps for want of memory: "
             f"{self._advice}"
@@ -151,8 +152,7 @@ class Pool:
 
     def _wait(self, futures: list[Future[Any]]) -> set[Future[Any]]:
         """The futures that are done, at least one; in the meantime, hung workers are ended."""
-        silent = 0.0
-        lost = False
+        silent, lost = 0.0, False
         while True:
             done, _ = wait(futures, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
             if done:
@@ -163,7 +163,7 @@ class Pool:
             lost = not all(process.is_alive() for process in _processes_of(self._executor))
             if silent >= SILENT_SECONDS:
                 silent = 0.0
-                self._watch.end_hung(_processes_of(self._executor))
+                self._cpu_seconds = _end_hung(_processes_of(self._executor), self._cpu_seconds)
 
     def _replace_workers(self) -> None:
         """Start a new executor of processes; Dask replaces its workers itself."""
@@ -174,7 +174,7 @@ class Pool:
         # The executor itself terminates (15) those that are left.
         killed = [f"{one.pid} by signal {-one.exitcode}" for one in processes if (one.exitcode or 0) not in (0, -15)]
         self._killed = f" (last process {', '.join(killed)})" if killed else ""
-        self._executor, self._watch = self._open(), _Watch()
+        self._executor, self._cpu_seconds = self._open(), float("-inf")
 
 
 @contextlib.contextmanager
@@ -197,7 +197,10 @@ def open_pool(
         raise ConfigError(f"workers is {workers}; it must be at least 1")
     with contextlib.ExitStack() as stack:
         if kind in ("here", "threads") and setup is not None:
-            stack.enter_context(_torch_threads_put_back())
+            import torch
+
+            # The number of threads is partly a setting of the process: setup in one thread changes it for all.
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
         if kind == "here":
             if setup is not None:
                 setup()
@@ -208,52 +211,27 @@ def open_pool(
             context, begin = multiprocessing.get_context(start_method), partial(_begin_worker, setup)
             pool = Pool(lambda: ProcessPoolExecutor(workers, context, begin), workers, advice)
         else:
-            client = stack.enter_context(_connect(cluster, workers))
+            client = _connect(cluster, workers, stack)
             threads = max(1, sum(client.nthreads().values()))
             pool = Pool(client.get_executor, threads, advice)
         stack.callback(pool.close)
         yield pool
 
 
-@contextlib.contextmanager
-def _torch_threads_put_back() -> Iterator[None]:
-    """PyTorch's number of threads is partly a setting of the whole process: setup in one thread changes it for all."""
-    import torch
-
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _connect(address: str, workers: int) -> Iterator[Any]:
-    """A client of the Dask cluster at an address."""
+def _connect(address: str, workers: int, stack: contextlib.ExitStack) -> Any:
+    """A client of the Dask cluster at an address, which ends with the stack."""
     distributed = require("distributed", extra="cluster", what="a Dask cluster")
-    with contextlib.ExitStack() as stack:
-        found: Any = address
-        if address == LOCAL:
-            settings = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": None, "silence_logs": 50}
-            found = stack.enter_context(distributed.LocalCluster(n_workers=workers, processes=True, **settings))
-        try:
-            client = distributed.Client(found, timeout=SECONDS_TO_CONNECT, set_as_default=False)
-            stack.enter_context(client)
-        except (OSError, ValueError, TypeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ConfigError(
-                f"no Dask scheduler answers at {address!r} ({reason}); give its address such as tcp://host:8786, or "
-                f"{LOCAL}"
-            ) from error
-        yield client
-
-
-def _is_loss(error: Exception) -> bool:
-    return isinstance(error, BrokenExecutor) or type(error).__name__ in LOST
-
-
-def _has_result(future: Future[Any]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
+    found: Any = address
+    if address == LOCAL:
+        settings = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": None, "silence_logs": 50}
+        found = stack.enter_context(distributed.LocalCluster(n_workers=workers, processes=True, **settings))
+    try:
+        return stack.enter_context(distributed.Client(found, timeout=SECONDS_TO_CONNECT, set_as_default=False))
+    except (OSError, ValueError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"no Dask scheduler answers at {address!r} ({reason}); give its address such as tcp://host:8786, or {LOCAL}"
+        ) from error
 
 
 def _begin_worker(setup: Callable[[], object] | None) -> None:
@@ -287,21 +265,19 @@ def _break_off(executor: Executor | None) -> None:
         executor._result_queue._writer.close()  # type: ignore[union-attr]
 
 
-class _Watch:
-    """Tells processes that compute for long from those that hang, stopped or waiting: these use no processor time."""
+def _end_hung(processes: list[Any], before: float) -> float:
+    """The processor time that processes have used; they are ended when that is what they had used `before`.
 
-    def __init__(self) -> None:
-        self._before = float("-inf")
-
-    def end_hung(self, processes: list[Any]) -> None:
-        """End the processes when all were idle since the last look; where the system cannot tell, end none."""
-        if not PROC.exists():
-            return
-        now = sum(_cpu_seconds(process.pid) for process in processes)
-        if now - self._before < IDLE_CPU_SECONDS:
-            for process in processes:
-                process.kill()
-        self._before = now
+    Processes that compute for long use processor time, those that hang, stopped or waiting, use none. Where the system
+    cannot tell, none is ended.
+    """
+    if not PROC.exists():
+        return before
+    now = sum(_cpu_seconds(process.pid) for process in processes)
+    if now - before < IDLE_CPU_SECONDS:
+        for process in processes:
+            process.kill()
+    return now
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -313,13 +289,10 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-MOST = 8
-"""Each worker of an evaluation holds a draw's rows in float64, some hundred megabytes."""
-
-
 def side_by_side(work: Callable[[Task], Result], items: Iterable[Task], workers: int) -> Iterator[Result]:
     """What the work makes of each item, in their order, by threads of one core each; one worker is a plain loop."""
-    alone = workers < 2
-    kind: Kind = "here" if alone else "threads"
-    with open_pool(kind, 1 if alone else min(workers, MOST), setup=None if alone else one_torch_thread) as pool:
+    if workers < 2:
+        yield from map(work, items)
+        return
+    with open_pool("threads", min(workers, MOST_SIDE_BY_SIDE), setup=one_torch_thread) as pool:
         yield from (made for _, made in pool.run(work, ((None, item) for item in items)))

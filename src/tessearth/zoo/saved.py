@@ -22,7 +22,7 @@ def load_baseline(path: str | os.PathLike[str]) -> LocationEncoder:
     if header.get("format") != BASELINE_FORMAT or header.get("format_version") != BASELINE_FORMAT_VERSION:
         read_weight_file(path)  # where the file is no weights file at all, it says so
         raise WeightsError(f"{path} is no baseline of format {BASELINE_FORMAT_VERSION}: no encoder was saved in it")
-    tensors = read_sealed_tensors(path).tensors
+    _, tensors = read_sealed_tensors(path)
     try:
         settings = json.loads(header["settings"])
         _check_sizes(
