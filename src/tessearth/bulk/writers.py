@@ -424,10 +424,8 @@ def points_as_wkb(latlon: Floats) -> pa.Array:
     packed = np.zeros((len(latlon), 21), np.uint8)
     packed[:, :2] = (1, 1)
     packed[:, 5:] = np.ascontiguousarray(latlon[:, ::-1], "<f8").view(np.uint8).reshape(-1, 16)
-    is_missing = np.isnan(latlon).any(axis=1)
-    return pa.array(
-        [None if gone else row.tobytes() for gone, row in zip(is_missing, packed, strict=True)], pa.binary()
-    )
+    points = [None if np.isnan(place).any() else row.tobytes() for place, row in zip(latlon, packed, strict=True)]
+    return pa.array(points, pa.binary())
 
 
 class CsvWriter(_FileWriter):
