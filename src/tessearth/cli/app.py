@@ -16,6 +16,7 @@ from tessearth.cli import (
     features,
     finetune,
     info,
+    options,
     plot,
     pretrain,
     prior,
@@ -28,9 +29,10 @@ from tessearth.version import __version__
 
 app = typer.Typer(
     name="tessearth",
+    cls=options.Commands,
     help="Location encoders: turn a latitude and longitude into an embedding that knows what is there.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -64,7 +66,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -81,13 +83,16 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; no partial files were left. Run the same command again to resume.", status=130)
+    except (KeyboardInterrupt, options.CommandInterruptedError, typer.Abort) as error:
+        _fail(f"interrupted; {str(error) or 'no partial files were left'}", status=130)
     except Exception as error:
         if is_out_of_memory(error):
             _fail("out of memory; finished work is kept and no partial files were left")
         if not hasattr(error, "format_message"):  # usage errors of the option parser have one
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            sys.exit(0)
         message, context = error.format_message().strip().rstrip("."), getattr(error, "ctx", None)
         _fail(f"{message}; see {context.command_path} --help" if context else message)
     sys.exit(status if isinstance(status, int) else 0)

@@ -100,6 +100,28 @@ Recipe = Annotated[
 __all__ = ["DEFAULT_MODEL"]
 
 
+class CommandInterruptedError(Exception):
+    """Ctrl-C on its way out: typer takes a KeyboardInterrupt for a status without words."""
+
+
+class Commands(typer.core.TyperGroup):
+    """The subcommands, listed with their whole first sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand, and let an interruption out."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise CommandInterruptedError(str(error)) from None
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A subcommand, with the whole first sentence of its help for lists."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None and found.help:
+            found.short_help = found.help.strip().partition("\n")[0]
+        return found
+
+
 READING_SETTINGS = {"sep": "separator", "encoding": "encoding"}
 """Settings of every command that reads a table, and the fields of `Reading` that they are."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tessearth.evaluation import SavedPrior
 
 app = typer.Typer(
+    cls=options.Commands,
     help="Learn where species occur, and improve an image classifier with it.",
     no_args_is_help=True,
     rich_markup_mode=None,

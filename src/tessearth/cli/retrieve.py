@@ -11,6 +11,7 @@ from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
 app = typer.Typer(
+    cls=options.Commands,
     help="Extend embeddings with the image features of similar places (RANGE), and find similar places.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -136,6 +136,11 @@ def open_job(folder: Path, *, busy: TessearthError) -> Iterator[Job]:
         job = Job(folder)
         try:
             yield job
+        except KeyboardInterrupt:
+            if not job.entries:
+                raise
+            kept = f"{len(job.entries):,} finished chunks are kept in {folder}"
+            raise KeyboardInterrupt(f"{kept}; run the same command again to resume") from None
         finally:
             if not (folder / JOURNAL).exists():
                 job.remove()
