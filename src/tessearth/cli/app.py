@@ -77,7 +77,7 @@ def main() -> NoReturn:
     warnings.showwarning = _warn_once()
     warnings.simplefilter("always", CoordinateWarning)
     try:
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False, prog_name="tessearth")
     except TessearthError as error:
         _fail(str(error))
     except BrokenPipeError:  # the reader of our output has closed it
