@@ -11,26 +11,18 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.imagery.image_encoders.base import ImageEncoder, tensors_sha256
-from tessearth.imagery.image_encoders.model_folder import FolderEncoder, FolderSettings, load_model_folder
+from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings
-from tessearth.imagery.image_encoders.vit import VisionTransformer, VitSettings, load_vit
+from tessearth.imagery.image_encoders.vision_models import (
+    FolderSettings,
+    VisionTransformer,
+    VitSettings,
+    load_model_folder,
+    load_vit,
+)
 from tessearth.settings import Registry, from_plain
 
-__all__ = [
-    "IMAGE_ENCODERS",
-    "FolderEncoder",
-    "FolderSettings",
-    "ImageEncoder",
-    "RandomConvolution",
-    "RcfSettings",
-    "VisionTransformer",
-    "VitSettings",
-    "build_image_encoder",
-    "load_model_folder",
-    "load_vit",
-    "tensors_sha256",
-]
+__all__ = ["IMAGE_ENCODERS", "ImageEncoder", "RandomConvolution", "RcfSettings", "build_image_encoder"]
 
 
 def _build_rcf(*, tiles: Tensor | None = None, seed: int = 0, **settings: Any) -> RandomConvolution:
