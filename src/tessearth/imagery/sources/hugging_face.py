@@ -1,28 +1,20 @@
 """Patches from a Hugging Face dataset folder on disk, read with pyarrow: no dataset code is ever run."""
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
 from tessearth.errors import CoordinateError, DataError, TableError
-from tessearth.imagery.source import fingerprint
 from tessearth.imagery.sources.images import MODES, damage_named
-from tessearth.imagery.sources.patches import (
-    Check,
-    LocatedPatches,
-    PatchSet,
-    WhenBroken,
-    check_names,
-    picture_decoder,
-)
+from tessearth.imagery.sources.patches import Check, LocatedPatches, PatchSet, WhenBroken, check_names, decode_image
 from tessearth.sphere import Floats, as_places, find_columns
 
 ARROW_FILE_MAGIC = b"ARROW1"
@@ -36,49 +28,29 @@ class Row(NamedTuple):
     row: int
 
 
-@dataclass(frozen=True, slots=True)
-class PatchRows:
-    """Patches in an image column of Arrow or Parquet files: {bytes, path}, or bytes alone.
+def read_rows(
+    folder: Path, files: Sequence[Path], column: str, rows: Sequence[Row], numbers: Sequence[int]
+) -> Iterator[tuple[int, bytes]]:
+    """Each number with the bytes of its row's picture, file after file; an empty row has none.
 
     Parquet is read by whole row groups: ask for patches in the order of `places`, or each is read many times over.
     """
+    wanted = sorted((rows[number], number) for number in numbers)
+    for (file, group), inside in itertools.groupby(wanted, key=lambda one: one[0][:2]):
+        with _open(files[file]) as data:
+            images = data.read(group, [column])[column]
+        for row, number in inside:
+            yield number, _picture_bytes(images[row.row].as_py(), folder, files[file])
 
-    folder: Path
-    files: tuple[Path, ...]
-    column: str
-    rows: tuple[Row, ...]
-    names: tuple[str, ...]
 
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """One for every patch: their true sizes would take reading them."""
-        return np.ones(len(self.rows), dtype=np.int64)
-
-    def read_many(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Each number with its content, file after file; an empty row has no bytes."""
-        wanted: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for number in numbers:
-            file, group, row = self.rows[number]
-            wanted.setdefault((file, group), []).append((row, number))
-        for (file, group), rows in sorted(wanted.items()):
-            with _open(self.files[file]) as data:
-                images = data.read(group, [self.column])[self.column]
-            for row, number in rows:
-                yield number, self._content(images[row].as_py(), self.files[file])
-
-    def describe(self) -> dict[str, Any]:
-        """The files' hashes."""
-        return {"files": [fingerprint(path) for path in self.files], "patches": len(self.rows)}
-
-    def _content(self, image: Any, file: Path) -> bytes:
-        """A cell's own bytes, or those of the file it names next to the data."""
-        if not isinstance(image, dict):
-            return image or b""
-        if image.get("bytes") or not image.get("path"):
-            return image.get("bytes") or b""
-        (name,) = check_names([image["path"]], self.folder, str(file))
+def _picture_bytes(cell: Any, folder: Path, file: Path) -> bytes:
+    """A cell's own bytes, alone or as {bytes, path}, or those of the file it names next to the data."""
+    image = cell if isinstance(cell, dict) else {"bytes": cell}
+    if not image.get("bytes") and image.get("path"):
+        (name,) = check_names([image["path"]], folder, str(file))
         with contextlib.suppress(OSError):
-            return (self.folder / name).read_bytes()
-        return b""
+            return (folder / name).read_bytes()
+    return image.get("bytes") or b""
 
 
 def hugging_face_folder(
@@ -109,15 +81,17 @@ def hugging_face_folder(
             for group, latlon in enumerate(_places(data, path, lat_column, lon_column)):
                 places.append(latlon)
                 rows += [Row(number, group, row) for row in range(len(latlon))]
-    names = tuple(
-        f"row {row} of {files[file].name}" + (f" (group {group})" if group else "") for file, group, row in rows
-    )
     patches = PatchSet(
         kind="hugging-face-folder",
-        reader=PatchRows(folder=Path(folder), files=files, column=column, rows=tuple(rows), names=names),
+        names=[
+            f"row {row} of {files[file].name}" + (f" (group {group})" if group else "") for file, group, row in rows
+        ],
+        sizes=[1] * len(rows),  # their true sizes would take reading them
         places=np.concatenate(places) if places else np.empty((0, 2)),
         bands=tuple(bands),
-        decode=picture_decoder(len(bands), scale),
+        read_many=partial(read_rows, Path(folder), files, column, rows),
+        decode=partial(decode_image, bands=len(bands), scale=scale),
+        files=files,
         settings={"split": split, "image_column": column, "scale": scale},
     )
     return LocatedPatches(patches, size=size, broken=broken, check=check)

@@ -6,19 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
-from tessearth.errors import ConfigError, DataError, TableError
+from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.source import Tiles
 from tessearth.imagery.sources.images import decode_picture
 from tessearth.imagery.sources.patches import (
     Check,
     LocatedPatches,
-    PatchFiles,
     PatchSet,
+    Span,
     WhenBroken,
     check_names,
     find_files,
     find_in_shards,
     read_index,
+    read_spans,
+    total_bytes,
 )
 from tessearth.sphere import Floats
 
@@ -71,31 +73,33 @@ def sentinel2_patches(
         raise ConfigError(
             f"Sentinel-2 has no band {unknown[0] if unknown else '()'!r}; there are {', '.join(ALL_BANDS)}"
         )
-    reader, places = _open_folder(Path(folder))
+    index, names, spans, shards, places = _open_folder(Path(folder))
+    settings = {"offset": offset, "km_per_pixel": KM_PER_PIXEL}
     patches = PatchSet(
         kind="sentinel2-patches",
-        reader=reader,
+        names=names,
+        sizes=[span.size for span in spans],
         places=places,
         bands=tuple(bands),
+        read_many=partial(read_spans, spans),
         decode=partial(decode_reflectance, bands=tuple(bands), offset=offset),
+        files=(index, *shards),
         least_bytes=LEAST_BYTES,
-        settings={"offset": offset, "km_per_pixel": KM_PER_PIXEL},
+        settings=settings if shards else {"bytes": total_bytes(spans), **settings},
     )
     return LocatedPatches(patches, size=size, broken=broken, check=check)
 
 
-def _open_folder(folder: Path) -> tuple[PatchFiles, Floats]:
-    for index, images, columns in (
-        (folder / "index.csv", folder / "images", ("fn",)),
-        (folder / "metadata.parquet", folder, ("fn", "shard")),
-    ):
-        if index.is_file():
-            rows, places = read_index(index, lat="lat", lon="lon")
-            for column in columns:
-                if column not in rows.column_names:
-                    raise TableError(f"{index} has no column {column!r}; it has: {', '.join(rows.column_names)}")
-            names = check_names(rows["fn"].to_pylist(), images, str(index))
-            if "shard" not in columns:
-                return find_files(images, index, names), places
-            return find_in_shards(folder, index, names, rows["shard"].to_pylist()), places
+def _open_folder(folder: Path) -> tuple[Path, tuple[str, ...], list[Span], list[Path], Floats]:
+    """The index of either layout, with the names, spans, shards and places of its patches."""
+    index = folder / "index.csv"
+    if index.is_file():
+        rows, places = read_index(index, "fn", lat="lat", lon="lon")
+        names = check_names(rows["fn"].to_pylist(), folder / "images", str(index))
+        return index, names, find_files(folder / "images", names), [], places
+    index = folder / "metadata.parquet"
+    if index.is_file():
+        rows, places = read_index(index, "fn", "shard", lat="lat", lon="lon")
+        names = check_names(rows["fn"].to_pylist(), folder, str(index))
+        return index, names, *find_in_shards(folder, names, rows["shard"].to_pylist()), places
     raise DataError(f"{folder} is no S2-100K folder: it has neither index.csv nor metadata.parquet")
