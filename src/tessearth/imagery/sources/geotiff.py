@@ -156,14 +156,14 @@ def _choose_bands(dataset: Any, wanted: Sequence[int] | None, path: str) -> tupl
 def _scaling(
     dataset: Any, numbers: tuple[int, ...], scale: float | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    nothing = (0.0,) * len(numbers)
     if scale is not None:
-        return (scale,) * len(numbers), (0.0,) * len(numbers)
-    scales = [float(dataset.scales[number - 1]) for number in numbers]
-    offsets = [float(dataset.offsets[number - 1]) for number in numbers]
-    plain = all(value == 1 for value in scales) and not any(offsets)
-    if plain and all(dataset.dtypes[number - 1] == "uint8" for number in numbers):
-        scales = [1 / 255] * len(numbers)
-    return tuple(scales), tuple(offsets)
+        return (scale,) * len(numbers), nothing
+    scales, offsets = (tuple(float(of[n - 1]) for n in numbers) for of in (dataset.scales, dataset.offsets))
+    bytes_as_they_are = all(dataset.dtypes[number - 1] == "uint8" for number in numbers) and set(scales) == {1.0}
+    if bytes_as_they_are and offsets == nothing:
+        scales = (1 / 255,) * len(numbers)
+    return scales, offsets
 
 
 def _projection(dataset: Any) -> ToPixels:

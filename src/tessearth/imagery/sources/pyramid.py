@@ -124,39 +124,29 @@ class TilePyramid(MapSource):
             planes[:, place][target] = decoded[tile][inside]
         return planes, height, width
 
-    def _decode(self, wanted: set[Tile]) -> Mapping[Tile, Pixels]:
-        """Decode tiles, each from the store, from a parent where it is missing, or from the cache."""
-        decoded = self._cache.get_many(wanted)
-        missing = sorted(wanted - decoded.keys())
-        levels = 0
-        while missing:
-            ancestors = sorted({tile.parent(levels) for tile in missing})
-            found = self._read_pictures(ancestors)
-            for tile in missing:
-                picture = found.get(tile.parent(levels))
-                if picture is not None:
-                    decoded[tile] = _cut_child(picture, tile, levels)
-            if levels:
-                self._cache.put_many({tile: decoded[tile] for tile in missing if tile in decoded})
-            missing = [tile for tile in missing if tile not in decoded]
-            levels += 1
-            if missing and missing[0].z - levels < self.store.zooms[0]:
-                raise DataError(f"{self.store.name} has neither tile {missing[0]} nor any parent of it")
+    def _decode(self, wanted: set[Tile]) -> dict[Tile, Pixels]:
+        """Decoded tiles of one zoom, each cut from its nearest parent where it is missing."""
+        found = self._find(wanted)
+        if missing := sorted(wanted - found.keys()):
+            raise DataError(f"{self.store.name} has neither tile {missing[0]} nor any parent of it")
+        decoded = {tile: _cut_child(pixels, tile, tile.z - home.z) for tile, (home, pixels) in found.items()}
+        self._cache.put_many(decoded)
         return decoded
 
-    def _read_pictures(self, tiles: list[Tile]) -> dict[Tile, Pixels]:
-        cached = self._cache.get_many(tiles)
-        unread = [tile for tile in tiles if tile not in cached]
-        contents = zip(unread, self.store.read_many(unread), strict=True)
-        read = {
-            tile: decode_picture(
-                content, name=f"tile {tile} of {self.store.name}", mode=self.mode, side=self.tile_pixels
-            )
-            for tile, content in contents
-            if content is not None
-        }
-        self._cache.put_many(read)
-        return {**cached, **read}
+    def _find(self, wanted: set[Tile]) -> dict[Tile, tuple[Tile, Pixels]]:
+        """The nearest tile that is there for each, itself or a parent, from the cache or from the store."""
+        found = {tile: (tile, pixels) for tile, pixels in self._cache.get_many(wanted).items()}
+        unread = sorted(wanted - found.keys())
+        for tile, content in zip(unread, self.store.read_many(unread), strict=True):
+            if content is not None:
+                name = f"tile {tile} of {self.store.name}"
+                found[tile] = tile, decode_picture(content, name, mode=self.mode, side=self.tile_pixels)
+        self._cache.put_many({tile: found[tile][1] for tile in unread if tile in found})
+        orphans = [tile for tile in unread if tile not in found and tile.z > self.store.zooms[0]]
+        if orphans:
+            above = self._find({tile.parent() for tile in orphans})
+            found |= {tile: above[tile.parent()] for tile in orphans if tile.parent() in above}
+        return found
 
 
 class TileCache:

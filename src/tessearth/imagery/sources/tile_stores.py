@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.source import fingerprint
@@ -51,9 +51,9 @@ class Tile(NamedTuple):
     def __str__(self) -> str:
         return f"{self.z}/{self.x}/{self.y}"
 
-    def parent(self, levels: int = 1) -> "Tile":
-        """The tile that covers this one some levels of zoom above."""
-        return Tile(self.z - levels, self.x >> levels, self.y >> levels)
+    def parent(self) -> "Tile":
+        """The tile that covers this one at the zoom above."""
+        return Tile(self.z - 1, self.x >> 1, self.y >> 1)
 
     def flipped(self) -> "Tile":
         """The same tile in TMS order, where rows grow northward."""
@@ -264,7 +264,7 @@ class UrlTiles(TileStore):
 
 def _fetch(url: str, timeout_s: float) -> bytes | None:
     request = urllib.request.Request(url, headers={"User-Agent": f"tessearth/{__version__}"})
-    with _web_only().open(request, timeout=timeout_s) as answer:
+    with urllib.request.build_opener(_NoFtp).open(request, timeout=timeout_s) as answer:
         content = _read_whole(answer, time.monotonic() + DEADLINE * timeout_s)
     if len(content) > MOST_BYTES:
         raise DataError(f"{_public(url)} is larger than {MOST_BYTES // 2**20} MB; that is no tile")
@@ -284,20 +284,11 @@ def _read_whole(answer: http.client.HTTPResponse, deadline: float) -> bytes:
     return content
 
 
-def _web_only() -> urllib.request.OpenerDirector:
-    """An opener that knows http and https and nothing else, so that no redirection leads to a local file."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
-    return opener
+class _NoFtp(urllib.request.FTPHandler):
+    """Refuses what is not of the web and a server may still lead to; urllib itself follows no link to a local file."""
+
+    def ftp_open(self, req: urllib.request.Request) -> NoReturn:
+        raise urllib.error.URLError("it leads to an address that is not of the web")
 
 
 def _public(url: str) -> str:
