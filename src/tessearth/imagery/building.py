@@ -90,7 +90,7 @@ def build_store(
         encoders = [
             load_or_fit_encoder(recipe, number, source, places, path, device) for number, source in enumerate(sources)
         ]
-        manifest = _prepare(recipe, path, sources, encoders, places, chunk_places)
+        manifest = _prepare(recipe, path, list(zip(sources, encoders, strict=True)), places, chunk_places)
         job, count = _open_job(path, manifest), len(places.latlon)
         rows = [range(start, min(start + chunk_places, count)) for start in range(0, count, chunk_places)]
         missing = job.missing(len(rows))
@@ -124,12 +124,7 @@ def _is_finished(recipe: FeatureRecipe, path: Path) -> bool:
 
 
 def _prepare(
-    recipe: FeatureRecipe,
-    path: Path,
-    sources: list[Source],
-    encoders: list[ImageEncoder],
-    places: Places,
-    chunk_places: int,
+    recipe: FeatureRecipe, path: Path, read_by: list[tuple[Source, ImageEncoder]], places: Places, chunk_places: int
 ) -> dict[str, Any]:
     """Write everything but the features, or check that an interrupted store has the same files and versions."""
     manifest: dict[str, Any] = {
@@ -141,14 +136,11 @@ def _prepare(
         "places": len(places.latlon),
         "places_sha256": places_sha256(places),
         "views": recipe.views,
-        "width": sum(encoder.width for encoder in encoders),
-        "widths": [encoder.width for encoder in encoders],
+        "width": sum(encoder.width for _, encoder in read_by),
+        "widths": [encoder.width for _, encoder in read_by],
         "dtype": recipe.dtype,
         "chunk_places": chunk_places,
-        "sources": [
-            {"source": source.describe(), "encoder": encoder.describe()}
-            for source, encoder in zip(sources, encoders, strict=True)
-        ],
+        "sources": [{"source": source.describe(), "encoder": encoder.describe()} for source, encoder in read_by],
         "made_with": made_with(),
     }
     manifest = json.loads(json.dumps(manifest))

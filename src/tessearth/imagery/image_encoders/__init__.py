@@ -13,13 +13,7 @@ from torch import Tensor
 from tessearth.errors import ConfigError
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings
-from tessearth.imagery.image_encoders.vision_models import (
-    FolderSettings,
-    VisionTransformer,
-    VitSettings,
-    load_model_folder,
-    load_vit,
-)
+from tessearth.imagery.image_encoders.vision_models import FolderSettings, VitSettings, load_model_folder, load_vit
 from tessearth.settings import Registry, from_plain
 
 __all__ = ["IMAGE_ENCODERS", "ImageEncoder", "RandomConvolution", "RcfSettings", "build_image_encoder"]
@@ -32,7 +26,7 @@ def _build_rcf(*, tiles: Tensor | None = None, seed: int = 0, **settings: Any) -
     return RandomConvolution.fit(torch.as_tensor(tiles), from_plain(RcfSettings, settings), seed)
 
 
-def _build_vit(*, weights: str | Path | None = None, **settings: Any) -> VisionTransformer:
+def _build_vit(*, weights: str | Path | None = None, **settings: Any) -> ImageEncoder:
     """A vision transformer from an SSL4EO-S12 checkpoint (MAE, MoCo v3, DINO), with its own bands."""
     if weights is None:
         raise ConfigError("the image encoder vit needs weights=PATH: an SSL4EO-S12 checkpoint (.pth or .safetensors)")

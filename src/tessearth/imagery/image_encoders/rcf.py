@@ -167,8 +167,8 @@ class RandomConvolution(ImageEncoder):
     def __init__(self, settings: RcfSettings, seed: int, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.settings, self.seed = settings, seed
-        for name in _tensor_names(settings):
-            self.register_buffer(name, tensors[name].float().contiguous())
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor.float().contiguous())
         self.bands = len(self.get_buffer("band_mean"))
         moments = 4 * self.bands if settings.moments else 0
         self.width = moments + 2 * settings.num_filters * len(settings.scales)
@@ -247,7 +247,16 @@ class RandomConvolution(ImageEncoder):
             raise WeightsError(f"{path} holds no random convolutional features; write such a file with save()")
         record = json.loads(metadata["rcf"])
         settings = from_plain(RcfSettings, record["settings"], "settings.")
-        _check_tensors(settings, tensors, str(path))
+        bands = len(tensors.get("band_mean", ()))
+        shapes: dict[str, tuple[int, ...]] = {"band_mean": (bands,), "band_deviation": (bands,)}
+        for number, (patch, _) in enumerate(settings.scales):
+            shapes[f"filters_{number}"] = (settings.num_filters, patch * patch * bands)
+        if set(tensors) != set(shapes):
+            raise WeightsError(f"{path} holds {sorted(tensors)}, not {sorted(shapes)} of its settings")
+        for name, shape in shapes.items():
+            if tensors[name].shape != shape:
+                given = tuple(tensors[name].shape)
+                raise WeightsError(f"{path}: {name} has shape {given}, not {shape} of its settings")
         return cls(settings, int(record["seed"]), tensors)
 
 
@@ -289,10 +298,6 @@ def _centred(rows: Tensor, settings: RcfSettings) -> Tensor:
     return rows - rows.mean(dim=1, keepdim=True) if settings.centring == "patch" else rows
 
 
-def _tensor_names(settings: RcfSettings) -> list[str]:
-    return ["band_mean", "band_deviation", *(f"filters_{number}" for number in range(len(settings.scales)))]
-
-
 def _check_size(settings: RcfSettings, tiles: Tensor) -> None:
     height, width = tiles.shape[-2:]
     for patch, pool in settings.scales:
@@ -301,14 +306,3 @@ def _check_size(settings: RcfSettings, tiles: Tensor) -> None:
                 f"tiles of {height} x {width} pixels are too small for patches of {patch} after pooling by {pool}; "
                 f"tiles must be at least {patch * pool} pixels, or the scale must go"
             )
-
-
-def _check_tensors(settings: RcfSettings, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Refuse a file whose tensors are not the ones its settings call for."""
-    if set(tensors) != set(_tensor_names(settings)):
-        raise WeightsError(f"{where} holds {sorted(tensors)}, not {sorted(_tensor_names(settings))} of its settings")
-    bands = len(tensors["band_mean"])
-    banks = [(settings.num_filters, patch * patch * bands) for patch, _ in settings.scales]
-    for name, shape in zip(_tensor_names(settings), ((bands,), (bands,), *banks), strict=True):
-        if tuple(tensors[name].shape) != shape:
-            raise WeightsError(f"{where}: {name} has shape {tuple(tensors[name].shape)}, not {shape} of its settings")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,55 +16,6 @@ from tessearth.errors import ConfigError, WeightsError
 from tessearth.imagery.image_encoders.base import ImageEncoder, Scratch, plain, tensors_sha256
 from tessearth.packages import require
 from tessearth.storage import count_parts, load_state, read_weight_file, rename
-
-
-class LibraryEncoder(ImageEncoder):
-    """A vision model of the transformers library: bands are normalised, tiles resized, and its output pooled."""
-
-    pooling: Literal["auto", "cls", "mean", "pooler"]
-
-    def __init__(
-        self, model: nn.Module, resolution: int | None, mean: tuple[float, ...], deviation: tuple[float, ...]
-    ) -> None:
-        super().__init__()
-        self.model, self.config = model, cast("Any", model.config)
-        self.bands = int(getattr(self.config, "num_channels", 3))
-        size = getattr(self.config, "image_size", 224)
-        self.resolution = resolution or int(size if isinstance(size, int) else size[0])
-        for name, values in (("mean", mean), ("deviation", deviation)):
-            if len(values) not in (1, self.bands):
-                raise ConfigError(
-                    f"{name} has {len(values)} values for {self.bands} bands; give one, or one for each band"
-                )
-            self.register_buffer(name, torch.tensor(values).expand(self.bands).contiguous(), persistent=False)
-        self.requires_grad_(False).eval()
-
-    def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
-        """One chunk of tiles (n, C, H, W) to features (n, F); missing pixels stand at the mean."""
-        mean, deviation = (self.get_buffer(name)[:, None, None] for name in ("mean", "deviation"))
-        pixels = ((tiles.expand(-1, self.bands, -1, -1) - mean) / deviation).nan_to_num(0.0)
-        size = (self.resolution, self.resolution)
-        if pixels.shape[-2:] != size:
-            pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True)
-        return self._pool(self.model(pixel_values=pixels)).float()
-
-    def _pool(self, output: Any) -> Tensor:
-        """The model's output as features (n, F)."""
-        hidden: Tensor = output.last_hidden_state  # (n, 1 + patches, F) of a transformer
-        if self.pooling == "pooler":
-            pooled: Tensor | None = getattr(output, "pooler_output", None)
-            if pooled is None:
-                raise ConfigError(f"{self.title} has no pooled output; set pooling to cls or mean")
-            return pooled.flatten(1)
-        if hidden.ndim == 4:
-            if self.pooling == "cls":
-                raise ConfigError(f"{self.title} has a feature map, no tokens; set pooling to mean")
-            return hidden.mean((2, 3))
-        return hidden[:, 1:].mean(dim=1) if self.pooling == "mean" else hidden[:, 0]
-
-
-HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "decoder.", "lm_head.", "head.")
-"""Parts a folder may hold in addition to the features: the outputs the model was trained for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +36,61 @@ class FolderSettings:
     """What they are then divided by; by default what preprocessor_config.json says, else 1."""
 
 
-class FolderEncoder(LibraryEncoder):
-    """A vision model as it lies in a folder; its configuration says how many bands it reads and at what size."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VitSettings:
+    """How tiles reach the transformer and what is read off it."""
 
-    def __init__(self, model: nn.Module, folder: Path, settings: FolderSettings) -> None:
-        super().__init__(model, settings.resolution, *_colours(folder, settings))
-        self.settings, self.pooling, self.folder_name = settings, settings.pooling, folder.name
-        self.title, self.sha256 = f"the model in {folder.name}", _files_sha256(folder)
+    layout: Literal["auto", "mae", "moco", "dino"] = "auto"
+    """The checkpoint's layout; "auto" finds the one whose names are there."""
+
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    """The class token after the last norm, or the mean of the patch tokens; "auto" is the class token, which is what
+    all three methods hand on (for MAE the mean is the usual alternative)."""
+
+    num_heads: int | None = None
+    """Attention heads, which weights do not show; by default one for every 64 features."""
+
+    mean: tuple[float, ...] = (0.0,)
+    """What is subtracted from the bands: one value for all, or one each. SSL4EO-S12 reads reflectance as it is."""
+
+    deviation: tuple[float, ...] = (1.0,)
+    """What they are then divided by: one value for all, or one each."""
+
+    def __post_init__(self) -> None:
+        if not self.mean or not self.deviation or min(self.deviation) <= 0:
+            raise ConfigError("mean and deviation need at least one value each, and deviations must be above 0")
+
+
+class VisionModel(ImageEncoder):
+    """A vision model of the transformers library: bands are normalised, tiles resized, and its output pooled."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: FolderSettings | VitSettings,
+        title: str,
+        *,
+        mean: tuple[float, ...],
+        deviation: tuple[float, ...],
+        resolution: int | None = None,
+    ) -> None:
+        super().__init__()
+        config: Any = model.config
+        self.model, self.settings, self.title = model, settings, title
+        self.bands = int(getattr(config, "num_channels", 3))
+        size = getattr(config, "image_size", 224)
+        self.resolution = resolution or int(size if isinstance(size, int) else size[0])
+        for name, values in (("mean", mean), ("deviation", deviation)):
+            if len(values) not in (1, self.bands):
+                raise ConfigError(
+                    f"{name} has {len(values)} values for {self.bands} bands; give one, or one for each band"
+                )
+            self.register_buffer(name, torch.tensor(values).expand(self.bands).contiguous(), persistent=False)
+        self.requires_grad_(False).eval()
         blank = torch.zeros(1, self.bands, self.resolution, self.resolution)
         with torch.no_grad():
             self.width = self.features(blank, Scratch()).shape[1]
+        self.made_from: dict[str, Any] = {}
 
     def check_tiles(self, tiles: Tensor) -> None:
         """Refuse tiles without the bands the model reads; a model of three reads one grey band as well."""
@@ -103,21 +99,38 @@ class FolderEncoder(LibraryEncoder):
 
     def describe(self) -> dict[str, Any]:
         """What made these features, ready for JSON."""
-        return {
-            "name": "transformers",
-            "model": self.folder_name,
-            "architecture": type(self.model).__name__,
-            "bands": self.bands,
-            "resolution": self.resolution,
-            "mean": self.get_buffer("mean").tolist(),
-            "deviation": self.get_buffer("deviation").tolist(),
-            "width": self.width,
-            "settings": plain(self.settings),
-            "sha256": self.sha256,
-        }
+        return {**self.made_from, "width": self.width, "settings": plain(self.settings)}
+
+    def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
+        """One chunk of tiles (n, C, H, W) to features (n, F); missing pixels stand at the mean."""
+        mean, deviation = (self.get_buffer(name)[:, None, None] for name in ("mean", "deviation"))
+        pixels = ((tiles.expand(-1, self.bands, -1, -1) - mean) / deviation).nan_to_num(0.0)
+        size = (self.resolution, self.resolution)
+        if pixels.shape[-2:] != size:
+            pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True)
+        return self._pool(self.model(pixel_values=pixels)).float()
+
+    def _pool(self, output: Any) -> Tensor:
+        """The model's output as features (n, F)."""
+        pooling = self.settings.pooling
+        hidden: Tensor = output.last_hidden_state  # (n, 1 + patches, F) of a transformer
+        if pooling == "pooler":
+            pooled: Tensor | None = getattr(output, "pooler_output", None)
+            if pooled is None:
+                raise ConfigError(f"{self.title} has no pooled output; set pooling to cls or mean")
+            return pooled.flatten(1)
+        if hidden.ndim == 4:
+            if pooling == "cls":
+                raise ConfigError(f"{self.title} has a feature map, no tokens; set pooling to mean")
+            return hidden.mean((2, 3))
+        return hidden[:, 1:].mean(dim=1) if pooling == "mean" else hidden[:, 0]
 
 
-def load_model_folder(folder: str | Path, settings: FolderSettings | None = None) -> FolderEncoder:
+HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "decoder.", "lm_head.", "head.")
+"""Parts a folder may hold in addition to the features: the outputs the model was trained for."""
+
+
+def load_model_folder(folder: str | Path, settings: FolderSettings | None = None) -> VisionModel:
     """Read a vision model from disk: nothing is fetched, no code in the folder is run, no pickle is opened."""
     settings, path = settings or FolderSettings(), Path(folder)
     transformers = require("transformers", extra="vision", what=f"the image encoder in {path}")
@@ -130,7 +143,21 @@ def load_model_folder(folder: str | Path, settings: FolderSettings | None = None
         reason = str(error).strip().splitlines()[0]
         raise WeightsError(f"{path} cannot be read as a transformers model: {reason}") from error
     _check_complete(found, settings, path)
-    return FolderEncoder(_vision_part(model, path), path, settings)
+    part = _vision_part(model, path)
+    mean, deviation = _colours(path, settings)
+    title, resolution = f"the model in {path.name}", settings.resolution
+    encoder = VisionModel(part, settings, title, mean=mean, deviation=deviation, resolution=resolution)
+    encoder.made_from = {
+        "name": "transformers",
+        "model": path.name,
+        "architecture": type(part).__name__,
+        "bands": encoder.bands,
+        "resolution": encoder.resolution,
+        "mean": encoder.get_buffer("mean").tolist(),
+        "deviation": encoder.get_buffer("deviation").tolist(),
+        "sha256": _files_sha256(path),
+    }
+    return encoder
 
 
 def _vision_part(model: nn.Module, path: Path) -> nn.Module:
@@ -228,71 +255,32 @@ the library's names, by what a block is called: the library has named them in tw
 which one is installed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VitSettings:
-    """How tiles reach the transformer and what is read off it."""
-
-    layout: Literal["auto", "mae", "moco", "dino"] = "auto"
-    """The checkpoint's layout; "auto" finds the one whose names are there."""
-
-    pooling: Literal["auto", "cls", "mean"] = "auto"
-    """The class token after the last norm, or the mean of the patch tokens; "auto" is the class token, which is what
-    all three methods hand on (for MAE the mean is the usual alternative)."""
-
-    num_heads: int | None = None
-    """Attention heads, which weights do not show; by default one for every 64 features."""
-
-    mean: tuple[float, ...] = (0.0,)
-    """What is subtracted from the bands: one value for all, or one each. SSL4EO-S12 reads reflectance as it is."""
-
-    deviation: tuple[float, ...] = (1.0,)
-    """What they are then divided by: one value for all, or one each."""
-
-    def __post_init__(self) -> None:
-        if not self.mean or not self.deviation or min(self.deviation) <= 0:
-            raise ConfigError("mean and deviation need at least one value each, and deviations must be above 0")
-
-
-class VisionTransformer(LibraryEncoder):
-    """Tiles of the bands the checkpoint was trained on, resized to its image size, to its class token or patch mean."""
-
-    title = "the image encoder vit"
-
-    def __init__(self, model: nn.Module, settings: VitSettings, *, layout: str, sha256: str) -> None:
-        super().__init__(model, None, settings.mean, settings.deviation)
-        self.settings, self.layout, self.sha256 = settings, layout, sha256
-        self.pooling, self.width = "mean" if settings.pooling == "mean" else "cls", self.config.hidden_size
-
-    def describe(self) -> dict[str, Any]:
-        """What made these features, ready for JSON."""
-        return {
-            "name": "vit",
-            "layout": self.layout,
-            "pooling": self.pooling,
-            "heads": self.config.num_attention_heads,
-            "shape": {
-                "bands": self.bands,
-                "patch": self.config.patch_size,
-                "image_size": self.resolution,
-                "width": self.width,
-                "depth": self.config.num_hidden_layers,
-                "hidden": self.config.intermediate_size,
-            },
-            "width": self.width,
-            "settings": plain(self.settings),
-            "sha256": self.sha256,
-        }
-
-
-def load_vit(weights: str | Path, settings: VitSettings | None = None) -> VisionTransformer:
+def load_vit(weights: str | Path, settings: VitSettings | None = None) -> VisionModel:
     """A transformer with the weights of an SSL4EO-S12 checkpoint (.pth or .safetensors); strict about every name."""
     settings = settings or VitSettings()
     where = Path(weights).name
     layout, tensors = _read_layout(read_weight_file(weights), settings.layout, where)
     model = _empty_vit(tensors, settings, where)
     load_state(model, library_names(tensors, model.state_dict()), {}, where)
-    # Hashed under the checkpoint's names, which do not change with the library's release.
-    return VisionTransformer(model, settings, layout=layout, sha256=tensors_sha256(tensors))
+    title = "the image encoder vit"
+    encoder = VisionModel(model, settings, title, mean=settings.mean, deviation=settings.deviation)
+    config: Any = model.config
+    encoder.made_from = {
+        "name": "vit",
+        "layout": layout,
+        "pooling": "mean" if settings.pooling == "mean" else "cls",
+        "heads": config.num_attention_heads,
+        "shape": {
+            "bands": config.num_channels,
+            "patch": config.patch_size,
+            "image_size": config.image_size,
+            "width": config.hidden_size,
+            "depth": config.num_hidden_layers,
+            "hidden": config.intermediate_size,
+        },
+        "sha256": tensors_sha256(tensors),  # under the checkpoint's names, which do not change with the library
+    }
+    return encoder
 
 
 def _read_layout(content: Mapping[str, Any], wanted: str, where: str) -> tuple[str, dict[str, Tensor]]:

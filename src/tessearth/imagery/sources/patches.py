@@ -5,7 +5,6 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,12 +14,10 @@ import pyarrow as pa
 
 from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.imagery.source import Tiles, fingerprint
-from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.packages import package_version
 from tessearth.sphere import KEYS_AROUND, Floats, as_places, place_keys
 from tessearth.storage import open_points
 
-FILE_NAMES = ("fn", "file_name", "filename", "file", "path", "image", "name")
 NAMES_IN_A_MESSAGE = 20
 MISSING = -1
 """The size of a patch that is not there."""
@@ -277,57 +274,6 @@ class LocatedPatches:
             raise DataError(f"{name} is {width} x {height} pixels, smaller than the size {self.size}")
         top, left = (height - self.size) // 2, (width - self.size) // 2
         return patch[:, top : top + self.size, left : left + self.size]
-
-
-def decode_image(content: bytes, name: str, *, bands: int, scale: float | None) -> Tiles:
-    """An ordinary picture as (C, H, W): colour for three bands and gray for one, from any mode, in [0, 1].
-
-    With a scale, values and bands stay as they are and are multiplied by it; so do values that are not of 8 bits.
-    """
-    pixels = decode_picture(content, name=name, mode={1: "L", 3: "RGB"}.get(bands) if scale is None else None)
-    factor = scale if scale is not None else 1 / 255 if pixels.dtype == np.uint8 else 1.0
-    return pixels.astype(np.float32) * np.float32(factor)
-
-
-def image_folder(
-    folder: str | Path,
-    table: str | Path,
-    *,
-    size: int | None = None,
-    file_column: str | None = None,
-    lat_column: str | None = None,
-    lon_column: str | None = None,
-    bands: Sequence[str] = MODES["RGB"].bands,
-    scale: float | None = None,
-    broken: WhenBroken = "raise",
-    check: Check = "size",
-) -> LocatedPatches:
-    """A folder of pictures with a CSV or Parquet table of their names and coordinates.
-
-    Three bands are read as colour and one as gray; any other number must be the picture's own (a TIFF).
-    """
-    path = Path(table) if Path(table).is_file() else Path(folder) / table
-    rows, places = read_index(path, lat=lat_column, lon=lon_column)
-    lowered = {column.lower(): column for column in reversed(rows.column_names)}
-    usual = next((lowered[name] for name in FILE_NAMES if name in lowered), None)
-    column = usual if file_column is None else file_column
-    if column not in rows.column_names:
-        missing = f"column {column!r}" if column else f"file name column ({', '.join(FILE_NAMES)})"
-        raise TableError(f"{path} has no {missing}; it has: {', '.join(rows.column_names)}")
-    names = check_names(rows[column].to_pylist(), Path(folder), str(path))
-    spans = find_files(Path(folder), names)
-    patches = PatchSet(
-        kind="image-folder",
-        names=names,
-        sizes=[span.size for span in spans],
-        places=places,
-        bands=tuple(bands),
-        read_many=partial(read_spans, spans),
-        decode=partial(decode_image, bands=len(bands), scale=scale),
-        files=(path,),
-        settings={"bytes": total_bytes(spans), "scale": scale},
-    )
-    return LocatedPatches(patches, size=size, broken=broken, check=check)
 
 
 def _listing(patches: Sequence[Broken]) -> str:

@@ -1,9 +1,7 @@
 """Where tile pixels lie on the Earth, bilinear interpolation between pixels, and reduced global rasters.
 
-A global raster is made no finer than the tiles read from it, so that they are not aliased. Its pixels are cells that
-tile the globe; a reduced pixel is the exact mean over its own cell, fractions included. Towards the poles columns crowd
-together while tile pixels do not, so every row is averaged along longitude as well, over as many columns as one tile
-pixel covers there.
+A global raster is made no finer than the tiles read from it, so that they are not aliased. Towards the poles columns
+crowd together while tile pixels do not, so every row is averaged along longitude as well.
 """
 
 import functools

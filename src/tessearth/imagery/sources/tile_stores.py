@@ -61,8 +61,8 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TileStore:
-    """Encoded tiles by number."""
+class _Tiles:
+    """What the stores of encoded tiles have in common."""
 
     location: str
     zooms: range
@@ -75,20 +75,8 @@ class TileStore:
         """What to call the store in messages: a path, or a URL without secrets."""
         return self.location
 
-    def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles in this order, None for those that are not there."""
-        return [self.read(tile) for tile in tiles]
 
-    def read(self, tile: Tile) -> bytes | None:
-        """One encoded tile."""
-        raise NotImplementedError
-
-    def describe(self) -> dict[str, Any]:
-        """Where the tiles come from, ready for JSON."""
-        raise NotImplementedError
-
-
-def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool = False) -> TileStore:
+def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool = False) -> "TileStore":
     """Tell an .mbtiles file, a folder {z}/{x}/{y}.png and a URL template apart and open it."""
     text = str(location)
     if re.match(r"[a-z]+://", text, re.IGNORECASE):
@@ -103,7 +91,7 @@ def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool =
 
 
 @dataclass(frozen=True, slots=True)
-class MBTiles(TileStore):
+class MBTiles(_Tiles):
     """Tiles in a SQLite file by the MBTiles specification, which counts rows from the south."""
 
     @classmethod
@@ -148,7 +136,10 @@ def _connect(path: Path) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             connection.execute("pragma trusted_schema = off")
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
-            connection.set_authorizer(_allow_reading)
+            # Views are part of the format; one that calls itself may never end.
+            connection.set_authorizer(
+                lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
+            )
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             yield connection
     except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:
@@ -164,13 +155,8 @@ def _first_row(connection: sqlite3.Connection, query: str, values: Sequence[int]
     return row
 
 
-def _allow_reading(action: int, *_: object) -> int:
-    """Views are part of the format; one that calls itself may never end."""
-    return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
-
-
 @dataclass(frozen=True, slots=True)
-class FolderTiles(TileStore):
+class FolderTiles(_Tiles):
     """Tiles as files {z}/{x}/{y} with the suffix of a picture."""
 
     suffixes: tuple[str, ...] = PICTURE_SUFFIXES
@@ -187,8 +173,11 @@ class FolderTiles(TileStore):
                 return cls(str(folder), _zoom_range(zoom, zooms[-1], max_zoom), tms, tuple(sorted(found)))
         raise DataError(f"{folder} holds no tiles: expected files such as 0/0/0.png in it")
 
-    def read(self, tile: Tile) -> bytes | None:
-        """One encoded tile, with the first suffix there is."""
+    def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
+        """The encoded tiles in this order, None for those that are not there."""
+        return [self._read(tile) for tile in tiles]
+
+    def _read(self, tile: Tile) -> bytes | None:
         z, x, y = tile.flipped() if self.tms else tile
         for suffix in self.suffixes:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -205,7 +194,7 @@ class FolderTiles(TileStore):
 
 
 @dataclass(frozen=True, slots=True)
-class UrlTiles(TileStore):
+class UrlTiles(_Tiles):
     """Tiles from a server, by a template with {z}, {x} and {y}; only ever one that the user gave."""
 
     timeout_s: float = 20.0
@@ -234,9 +223,9 @@ class UrlTiles(TileStore):
     def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
         """The encoded tiles in this order, several fetched at a time, None for those that are not there."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            return list(pool.map(self.read, tiles))
+            return list(pool.map(self._read, tiles))
 
-    def read(self, tile: Tile) -> bytes | None:
+    def _read(self, tile: Tile) -> bytes | None:
         """One encoded tile, asked for again when the connection breaks or the server is busy."""
         z, x, y = tile.flipped() if self.tms else tile
         url = self.location.replace("{z}", str(z)).replace("{x}", str(x)).replace("{y}", str(y))
@@ -262,26 +251,24 @@ class UrlTiles(TileStore):
         return {"store": "url", "template": self.name}
 
 
+TileStore = MBTiles | FolderTiles | UrlTiles
+
+
 def _fetch(url: str, timeout_s: float) -> bytes | None:
-    request = urllib.request.Request(url, headers={"User-Agent": f"tessearth/{__version__}"})
+    """The body of an answer, None for an empty one; one that was cut short is no answer."""
+    request, content = urllib.request.Request(url, headers={"User-Agent": f"tessearth/{__version__}"}), b""
     with urllib.request.build_opener(_NoFtp).open(request, timeout=timeout_s) as answer:
-        content = _read_whole(answer, time.monotonic() + DEADLINE * timeout_s)
+        deadline = time.monotonic() + DEADLINE * timeout_s
+        while len(content) <= MOST_BYTES and (more := answer.read1(2**16)):
+            content += more
+            if time.monotonic() > deadline:
+                raise TimeoutError("it came too slowly")
+        promised = answer.headers.get("Content-Length", "")
     if len(content) > MOST_BYTES:
         raise DataError(f"{_public(url)} is larger than {MOST_BYTES // 2**20} MB; that is no tile")
-    return content or None
-
-
-def _read_whole(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """The body of an answer, up to a little more than a tile may have; one that was cut short is no answer."""
-    content = b""
-    while len(content) <= MOST_BYTES and (more := answer.read1(2**16)):
-        content += more
-        if time.monotonic() > deadline:
-            raise TimeoutError("it came too slowly")
-    promised = answer.headers.get("Content-Length", "")
-    if promised.isdecimal() and len(content) < min(int(promised), MOST_BYTES):
+    if promised.isdecimal() and len(content) < int(promised):
         raise http.client.IncompleteRead(content, int(promised) - len(content))
-    return content
+    return content or None
 
 
 class _NoFtp(urllib.request.FTPHandler):
