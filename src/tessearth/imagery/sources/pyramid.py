@@ -170,18 +170,13 @@ class TileCache:
             for tile, pixels in tiles.items():
                 if tile not in self._kept:
                     self._kept[tile] = pixels
-                    self._bytes += pixels.nbytes
-            while self._bytes > self.most_bytes:
-                self._bytes -= self._kept.popitem(last=False)[1].nbytes
-
-    @property
-    def nbytes(self) -> int:
-        """How much is remembered now."""
-        return self._bytes
+                    self.nbytes += pixels.nbytes
+            while self.nbytes > self.most_bytes:
+                self.nbytes -= self._kept.popitem(last=False)[1].nbytes
 
     def _start(self) -> None:
         self._kept: OrderedDict[Tile, Pixels] = OrderedDict()
-        self._bytes = 0
+        self.nbytes = 0
         self._lock = threading.Lock()
         self._process = os.getpid()
 

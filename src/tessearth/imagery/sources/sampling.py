@@ -22,10 +22,16 @@ Arrays of this size stay in the cache, and readers in several threads or process
 """
 
 
-def tangent_latlon(latlon: Floats, size: int, km_per_pixel: float) -> tuple[Floats, Floats]:
+class PixelPlaces(NamedTuple):
+    """Degrees of every pixel, each (N, size, size); longitudes run on from the tile's centre, past 180 where needed."""
+
+    lat: Floats
+    lon: Floats
+
+
+def tangent_latlon(latlon: Floats, size: int, km_per_pixel: float) -> PixelPlaces:
     """The places of tile pixels, row 0 north and column 0 west, on the plane that touches the sphere at the place.
 
-    Latitudes and longitudes, (N, size, size) each; longitudes run on from the tile's centre, past 180 where needed.
     This gnomonic projection is as undistorted at a pole as on the equator. With u east and v north of the place in
     Earth radii, phi its latitude and lambda its longitude, the direction up + u east + v north, seen in the place's own
     meridian, is (cos phi - v sin phi, u, sin phi + v cos phi), so
@@ -40,7 +46,7 @@ def tangent_latlon(latlon: Floats, size: int, km_per_pixel: float) -> tuple[Floa
     east = torch.from_numpy(offset)
     lon = torch.atan2(east, outward).numpy()
     lat = torch.atan2(upward, torch.hypot(east, outward)).numpy()
-    return np.rad2deg(lat, out=lat), np.rad2deg(lon, out=lon) + latlon[:, 1, None, None]
+    return PixelPlaces(np.rad2deg(lat, out=lat), np.rad2deg(lon, out=lon) + latlon[:, 1, None, None])
 
 
 def place_chunks(count: int, points_per_place: int) -> Iterator[slice]:
