@@ -194,9 +194,9 @@ def _pictures() -> GlobalRaster:
 @functools.lru_cache(maxsize=len(set(SHRUNK_BY)))
 def _world(factor: int) -> Array:
     """The raster averaged over squares of `factor` pixels, (H, W, 3)."""
-    level = _pictures().load()
-    pixels = level.planes.reshape(3, level.height + 2, level.width + 2)[:, 1:-1, 1:-1].transpose(1, 2, 0)
+    pixels = _pictures().load()[:, 1:-1, 1:-1].transpose(1, 2, 0)
     if factor == 1:
         return np.ascontiguousarray(pixels)
-    blocks = pixels.reshape(level.height // factor, factor, level.width // factor, factor, 3)
+    height, width, _ = pixels.shape
+    blocks = pixels.reshape(height // factor, factor, width // factor, factor, 3)
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))

@@ -57,7 +57,10 @@ class FeatureStore:
         self.recipe = from_plain(FeatureRecipe, self.manifest["recipe"])
         self.places = read_places(self.path, self.manifest)
         self.features = open_array(self.path / FEATURES, feature_shape(self.manifest), self.manifest["dtype"])
-        self.components = self._open_components()
+        self.components: npt.NDArray[Any] | None = None
+        if described := self.manifest.get("components"):
+            shape = (*self.features.shape[:2], described["width"])
+            self.components = open_array(self.path / COMPONENTS, shape, self.manifest["dtype"])
         if verify or (verify is None and self.features.nbytes <= VERIFIED_BYTES):
             self.verify()
 
@@ -111,14 +114,6 @@ class FeatureStore:
             "made_with": self.manifest["made_with"],
             "recipe_sha256": self.manifest["recipe_sha256"],
         }
-
-    def _open_components(self) -> npt.NDArray[Any] | None:
-        described = self.manifest.get("components")
-        if described is None:
-            return None
-        places, views, _ = feature_shape(self.manifest)
-        shape = (places, views, described["width"])
-        return open_array(self.path / COMPONENTS, shape, self.manifest["dtype"])
 
 
 def is_store(path: str | Path) -> bool:
