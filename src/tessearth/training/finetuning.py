@@ -27,7 +27,7 @@ from tessearth.storage import Labelled, locked_folder, read_labelled, write_byte
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_
 from tessearth.training.loop import StopRequest
 from tessearth.training.model import check_trainable
-from tessearth.training.recipe import GroupsRecipe
+from tessearth.training.recipe import GroupRecipe, GroupsRecipe
 from tessearth.training.step import group_of, learning_rate
 from tessearth.zoo import load_base
 
@@ -145,7 +145,7 @@ class _Finetuning:
         self.labelled, self.settings, self.device, self.progress = labelled, settings, device, progress
         self.encoder = encoder.eval().to(device).float().requires_grad_(not settings.frozen)
         self.constrain: Callable[[], None] = (lambda: None) if settings.frozen else check_trainable(encoder).constrain_
-        self.training, self.validation = (_to_device(part, device) for part in _split(labelled, settings))
+        self.training, self.validation = _split(labelled, settings, device)
         self.weights = _class_weights(labelled, self.training.target, settings)
 
     def train(self, log: Callable[[dict[str, Any]], None]) -> FineTuned:
@@ -207,24 +207,16 @@ class _Finetuning:
     def _optimiser(self) -> torch.optim.Optimizer:
         """The head's group, and the encoder's groups of pretraining at a share of their rates."""
         settings, usual = self.settings, GroupsRecipe()
-        groups: dict[str, list[torch.nn.Parameter]] = {}
+        found: dict[str, list[torch.nn.Parameter]] = {}
         for name, parameter in self.encoder.named_parameters():
             if parameter.requires_grad:
-                groups.setdefault(group_of(f"encoder.{name}"), []).append(parameter)
-        head = {
-            "params": list(self.head.parameters()),
-            "lr": settings.head_learning_rate,
-            "weight_decay": settings.weight_decay,
-        }
-        encoder = [
-            {
-                "params": parameters,
-                "lr": settings.encoder_rate * getattr(usual, name).learning_rate,
-                "weight_decay": getattr(usual, name).weight_decay,
-            }
-            for name, parameters in groups.items()
-        ]
-        return torch.optim.AdamW([head, *encoder], fused=True)
+                found.setdefault(group_of(f"encoder.{name}"), []).append(parameter)
+        groups: list[dict[str, Any]] = [{"params": list(self.head.parameters()), "lr": settings.head_learning_rate}]
+        for name, parameters in found.items():
+            group: GroupRecipe = getattr(usual, name)
+            rate = settings.encoder_rate * group.learning_rate
+            groups.append({"params": parameters, "lr": rate, "weight_decay": group.weight_decay})
+        return torch.optim.AdamW(groups, weight_decay=settings.weight_decay, fused=True)
 
     def _embedded(self, part: _Part) -> Rows:
         return Rows(embed_places(self.encoder, part.latlon, self.device), part.target)
@@ -277,7 +269,7 @@ def _read(places: Any, target: Any, kind: Kind | None) -> Labelled:
     return Labelled(latlon, codes.astype(np.int64), "classify", tuple(map(str, names)), dropped)
 
 
-def _split(labelled: Labelled, settings: FinetuneSettings) -> tuple[_Part, _Part]:
+def _split(labelled: Labelled, settings: FinetuneSettings, device: torch.device) -> tuple[_Part, _Part]:
     split = split_places(
         labelled.latlon, validation=settings.validation, seed=settings.seed, block_degrees=settings.block_degrees
     )
@@ -292,12 +284,8 @@ def _split(labelled: Labelled, settings: FinetuneSettings) -> tuple[_Part, _Part
             raise DataError(f"all rows to {word} have the same target; there is nothing to learn or to judge by")
     target = torch.from_numpy(labelled.target if labelled.kind == "classify" else labelled.target.astype(np.float32))
     latlon = torch.from_numpy(np.ascontiguousarray(labelled.latlon))
-    training, validation = (torch.from_numpy(rows) for rows in split)
-    return _Part(latlon[training], target[training]), _Part(latlon[validation], target[validation])
-
-
-def _to_device(part: _Part, device: torch.device) -> _Part:
-    return _Part(part.latlon.to(device), part.target.to(device))
+    training, validation = (_Part(latlon[rows].to(device), target[rows].to(device)) for rows in split)
+    return training, validation
 
 
 def _class_weights(labelled: Labelled, target: Tensor, settings: FinetuneSettings) -> Tensor | None:
