@@ -197,34 +197,19 @@ TOKEN_TERMS = ("reconstruction", "alignment")
 
 def total_loss(sides: Sides, weights: ObjectiveConfig) -> Terms:
     """L = sum of weight x term over the terms that have a weight above 0 and all their parts."""
-    found = {name: _COMPUTE[name](sides, weights) for name in TERMS if getattr(weights, name) > 0}
-    known = {name: term for name, term in found.items() if term is not None}
+    found: dict[str, Tensor] = {}
+    if weights.contrastive > 0:
+        found["contrastive"] = contrastive(sides.location, sides.image, sides.scale, negatives=weights.negatives)
+    if weights.reconstruction > 0 and sides.reconstructed is not None:
+        found["reconstruction"] = reconstruction(sides.reconstructed, sides.image, reduction=weights.reduction)
+    if weights.alignment > 0 and sides.location_attention is not None and sides.image_attention is not None:
+        found["alignment"] = alignment(sides.location_attention, sides.image_attention)
+    by_width = distillation_by_width(sides) if weights.distillation > 0 else []
+    if by_width:
+        found["distillation"] = torch.stack(by_width).mean() if len(by_width) > 1 else by_width[0]
     zero = torch.zeros_like(sides.scale, requires_grad=False)
-    total = sum((getattr(weights, name) * term for name, term in known.items()), zero)
-    return Terms(total, *(known.get(name, zero) for name in TERMS))
-
-
-def _contrastive(sides: Sides, weights: ObjectiveConfig) -> Tensor:
-    return contrastive(sides.location, sides.image, sides.scale, negatives=weights.negatives)
-
-
-def _reconstruction(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
-    if sides.reconstructed is None:
-        return None
-    return reconstruction(sides.reconstructed, sides.image, reduction=weights.reduction)
-
-
-def _alignment(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
-    if sides.location_attention is None or sides.image_attention is None:
-        return None
-    return alignment(sides.location_attention, sides.image_attention)
-
-
-def _distillation(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
-    parts = distillation_by_width(sides)
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    return torch.stack(parts).mean()
+    total = sum((getattr(weights, name) * term for name, term in found.items()), zero)
+    return Terms(total, *(found.get(name, zero) for name in TERMS))
 
 
 def distillation_by_width(sides: Sides) -> list[Tensor]:
@@ -232,11 +217,3 @@ def distillation_by_width(sides: Sides) -> list[Tensor]:
     if sides.decoded is None or sides.feature is None or sides.variance is None:
         return []
     return [distillation(part, sides.feature, sides.variance) for part in (sides.decoded, *sides.prefix_decoded)]
-
-
-_COMPUTE = {
-    "contrastive": _contrastive,
-    "reconstruction": _reconstruction,
-    "alignment": _alignment,
-    "distillation": _distillation,
-}

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tessearth.encoder import EMBEDDING_SPREAD, EncoderConfig
+from tessearth.encoder import EMBEDDING_SPREAD, EncoderConfig, LocationEncoder
 from tessearth.errors import ConfigError
 from tessearth.imagery import FeatureRecipe, lay_over, read_layers
 from tessearth.settings import from_plain, read_value
@@ -278,12 +278,16 @@ def _with_sizes(values: dict[str, Any], own: Mapping[str, Any], changes: Sequenc
     kept = {name: table for name, table in values.items() if name not in taken_away}
     if not isinstance(values.get("start_from"), str) or (described and not taken_away):
         return kept
-    from tessearth.training.start import describe_start
+    from tessearth.zoo import load_base
 
-    return {
-        **{name: table for name, table in kept.items() if name not in ENCODERS},
-        **describe_start(values["start_from"]),
-    }
+    others = {name: table for name, table in kept.items() if name not in ENCODERS}
+    return others | describe_encoder(load_base(values["start_from"]))
+
+
+def describe_encoder(encoder: LocationEncoder) -> dict[str, Any]:
+    """The table of a recipe that describes an encoder: its [encoder] or its [baseline]."""
+    described: dict[str, Any] = json.loads(json.dumps(encoder.describe()))
+    return {"encoder": described["config"]} if described.pop("kind") == "voronoi" else {"baseline": described}
 
 
 def _apply(values: dict[str, Any], change: str) -> None:
@@ -314,7 +318,7 @@ def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str
     """A table's own values first, then its tables under their headings, as TOML requires."""
     for key, value in table.items():
         if value is not None and not _is_tables(value):
-            yield f"{_key(key)} = {_inline(value)}"
+            yield f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}"  # but for tables, TOML writes as JSON does
     for key, value in table.items():
         inner = (*path, _key(key))
         if isinstance(value, Mapping):
@@ -328,12 +332,6 @@ def _is_tables(value: object) -> bool:
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, Mapping) for item in value)
     return isinstance(value, Mapping)
-
-
-def _inline(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_inline, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
 
 
 def _key(key: str) -> str:

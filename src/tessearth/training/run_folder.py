@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessearth.encoder import TRAJECTORIES, LocationEncoder, Trajectory, read_trajectory
+from tessearth.encoder import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.settings import from_plain
 from tessearth.storage import (
@@ -120,10 +120,6 @@ class RunFolder:
         header = {"format": CHECKPOINT_FORMAT, "progress": progress}
         write_bytes(self.path / CHECKPOINT, seal_tensors(checkpoint.state, header))
 
-    def save_weights(self, name: str, encoder: LocationEncoder, provenance: Mapping[str, Any]) -> None:
-        """Replace the best or last weights."""
-        encoder.save(self.weights(name), provenance=provenance)
-
     def save_trajectory(self, records: Sequence[Trajectory]) -> None:
         """Replace the sites' trajectory by these parts of it."""
         whole = Trajectory(*map(np.concatenate, zip(*records, strict=True)))
@@ -155,9 +151,7 @@ class RunFolder:
             with open(file, "ab") as opened:
                 opened.write(json.dumps({"step": step, **values}).encode() + b"\n")
         except OSError as error:
-            raise OutputError(
-                f"cannot write {self.path / METRICS}: {(error.strerror or str(error)).lower()}"
-            ) from error
+            raise OutputError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from error
         board = self._open_board(step)
         if board is not None:
             for name, value in _scalars(values):

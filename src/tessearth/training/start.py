@@ -6,7 +6,6 @@ projection's bias and the tokens' mean; a quarter to a half of the head's units 
 gradient.
 """
 
-import json
 from typing import Any
 
 import torch
@@ -27,38 +26,24 @@ from tessearth.ridge import ridge_path
 from tessearth.sphere import latlon_to_xyz, sample_land
 from tessearth.training.data import Batch
 from tessearth.training.model import PretrainingModel
-from tessearth.training.recipe import Recipe, SitesRecipe
+from tessearth.training.recipe import ENCODERS, Recipe, SitesRecipe, describe_encoder
 from tessearth.zoo import build_baseline, load_base
 
 
 def build_start(recipe: Recipe, generator: torch.Generator) -> LocationEncoder:
     """The encoder before its first step, in training mode."""
     if recipe.start_from is not None:
-        return _load_start(recipe, recipe.start_from).train()
+        encoder = load_base(recipe.start_from)
+        found, wanted = describe_encoder(encoder), recipe.to_dict()
+        if any(found.get(name) != wanted.get(name) for name in ENCODERS):
+            raise ConfigError(
+                f"start_from: {recipe.start_from} is an encoder of other sizes than the recipe's; "
+                f"take its own with --set encoder=none, or leave [encoder] out"
+            )
+        return encoder.train()
     if recipe.baseline is not None:
         return build_baseline(recipe.baseline.name, recipe.baseline.settings, seed=recipe.training.seed).train()
     return build_encoder(recipe, generator)
-
-
-def describe_start(model: str) -> dict[str, Any]:
-    """The table of a recipe that describes an existing encoder: its [encoder] or its [baseline]."""
-    return _description(load_base(model))
-
-
-def _load_start(recipe: Recipe, model: str) -> LocationEncoder:
-    encoder = load_base(model)
-    found, wanted = _description(encoder), recipe.to_dict()
-    if any(found.get(name) != wanted.get(name) for name in ("encoder", "baseline")):
-        raise ConfigError(
-            f"start_from: {model} is an encoder of other sizes than the recipe's; "
-            f"take its own with --set encoder=none, or leave [encoder] out"
-        )
-    return encoder
-
-
-def _description(encoder: LocationEncoder) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(json.dumps(encoder.describe()))
-    return {"encoder": described["config"]} if described.pop("kind") == "voronoi" else {"baseline": described}
 
 
 ROWS_AT_ONCE = 8192
