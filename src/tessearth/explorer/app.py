@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessearth.errors import ConfigError, CoordinateError, MissingExtraError, TessearthError, UnknownNameError
 from tessearth.explorer import schemas
-from tessearth.explorer.limits import CONTENT_TYPE, Gate, Metrics, Receive, Scope, Send
-from tessearth.explorer.routes import BINARY, Routes
+from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Gate, Metrics, Receive, Scope, Send
 from tessearth.explorer.session import OverloadedError, Served
 from tessearth.packages import require
 from tessearth.version import __version__
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from tessearth.explorer.routes import Routes
 
 STATIC = Path(__file__).parent / "static"
 POLICY = (
@@ -33,6 +34,7 @@ ASSET_KINDS = {".js": "text/javascript", ".css": "text/css"}
 BYTES = {"type": "string", "format": "binary"}
 PNG: Mapping[str, Any] = {"content": {"image/png": {"schema": BYTES}}}
 GEOJSON: Mapping[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
+RAW: Mapping[str, Any] = {"content": {BINARY: {"schema": BYTES}}}
 GZIP_PATHS = ("/sites", "/cells", "/tokens", "/outlines", "/migration", "/openapi.json", "/assets/")
 """Long texts; pictures and numbers do not shrink."""
 GZIP_BYTES = 4096
@@ -45,17 +47,20 @@ class Route(NamedTuple):
     function: str
     answer: Any
     """The dataclass of the answer, or the OpenAPI description of one that is not JSON."""
-    methods: tuple[str, ...] = ("GET",)
+    method: str = "GET"
     tag: str = "model"
+    extra: dict[str, Any] | None = None
+    """The OpenAPI description of a body that is not JSON."""
 
 
 ROUTES = (
-    Route("/embed", "embed", schemas.EmbedAnswer, ("POST",), "places"),
+    Route("/embed", "embed", schemas.EmbedAnswer, "POST", "places"),
     Route("/embed", "embed_one", schemas.EmbedAnswer, tag="places"),
+    Route("/embed/binary", "embed_bytes", RAW, "POST", "places", {"requestBody": {"required": True, **RAW}}),
     Route("/place", "place", schemas.PlaceAnswer, tag="places"),
-    Route("/similar", "similar", schemas.SimilarAnswer, ("POST",), "places"),
+    Route("/similar", "similar", schemas.SimilarAnswer, "POST", "places"),
     Route("/compare", "compare", schemas.CompareAnswer, tag="places"),
-    Route("/predict", "predict", schemas.PredictAnswer, ("POST",), "places"),
+    Route("/predict", "predict", schemas.PredictAnswer, "POST", "places"),
     Route("/sites", "sites", schemas.SitesAnswer),
     Route("/cells", "cells", GEOJSON),
     Route("/tokens", "tokens", schemas.TokensAnswer),
@@ -77,6 +82,8 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
     from fastapi import FastAPI
     from fastapi.middleware.gzip import GZipMiddleware
 
+    from tessearth.explorer.routes import Routes
+
     @contextlib.asynccontextmanager
     async def lifespan(_: "FastAPI") -> AsyncIterator[None]:
         async with served:
@@ -93,9 +100,7 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
     metrics = Metrics()
     metrics.registry.register(_State(served))
     _add_error_replies(app)
-    routes = Routes(served, metrics)
-    _add_routes(app, routes)
-    _add_binary_route(app, routes)
+    _add_routes(app, Routes(served, metrics))
     if page is not None:
         _add_page(app, page)
     zipped = GZipMiddleware(app, minimum_size=GZIP_BYTES, compresslevel=6)
@@ -107,38 +112,19 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
     return Gate(choose, served.settings, metrics)
 
 
-def _add_routes(app: "FastAPI", routes: Routes) -> None:
+def _add_routes(app: "FastAPI", routes: "Routes") -> None:
     for route in ROUTES:
         described = route.answer if isinstance(route.answer, Mapping) else {"model": route.answer}
         app.add_api_route(
             route.path,
             getattr(routes, route.function),
-            methods=list(route.methods),
+            methods=[route.method],
             tags=[route.tag],
             response_model=None,
             responses={200: {"description": "Done.", **described}, **REFUSALS},
             operation_id=route.function,
+            openapi_extra=route.extra,
         )
-
-
-def _add_binary_route(app: "FastAPI", routes: Routes) -> None:
-    """The one route whose body is bytes."""
-    from fastapi import Request
-
-    async def embed_bytes(request: Request) -> Any:
-        return await routes.embed_bytes(await request.body())
-
-    app.add_api_route(
-        "/embed/binary",
-        embed_bytes,
-        methods=["POST"],
-        tags=["places"],
-        response_model=None,
-        description=routes.embed_bytes.__doc__,
-        responses={200: {"description": "Done.", "content": {BINARY: {"schema": BYTES}}}, **REFUSALS},
-        openapi_extra={"requestBody": {"required": True, "content": {BINARY: {"schema": BYTES}}}},
-        operation_id="embed_bytes",
-    )
 
 
 def check_built(folder: Path = STATIC) -> Path:

@@ -87,6 +87,7 @@ class Recent(Generic[Kept]):
         return self.put(key, make()) if found is None else found
 
 
+BINARY = "application/octet-stream"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 METHODS = ("GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE")

@@ -2,24 +2,27 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from fastapi import Depends, Request, Response
 
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.explorer import answers, pictures
-from tessearth.explorer.limits import CONTENT_TYPE, Metrics
-from tessearth.explorer.pictures import check_tile
+from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Metrics
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
 from tessearth.explorer.schemas import (
     EmbedAnswer,
     EmbedRequest,
     HealthAnswer,
     LayerAnswer,
+    LayerName,
     PredictAnswer,
     PredictRequest,
+    Shown,
     SimilarRequest,
+    TileName,
     WorldMap,
 )
 from tessearth.explorer.session import FieldName, Served
@@ -28,10 +31,6 @@ from tessearth.sphere import Floats, as_latlon, world_grid
 from tessearth.version import __version__
 from tessearth.zoo import is_untrained
 
-LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
-TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]
-
-BINARY = "application/octet-stream"
 JSON_NUMBERS = 2**20
 """Numbers in one answer: more take JSON seconds to write and binary none."""
 DIGITS = 8
@@ -49,6 +48,11 @@ LAYERS: dict[LayerName, tuple[FieldName, tuple[str, ...]]] = {
 """The field each layer reads, and the parameters its tiles take."""
 
 
+async def read_body(request: Request) -> bytes:
+    """The body of a request whatever its media type, which FastAPI would look at first."""
+    return await request.body()
+
+
 class Routes:
     """The functions behind the routes: the model is asked through the batcher, other slow work runs in a worker."""
 
@@ -57,7 +61,7 @@ class Routes:
         self._fixed: dict[str, bytes] = {}
         """JSON that stays the same while the model is served."""
 
-    async def embed(self, request: EmbedRequest) -> Any:
+    async def embed(self, request: EmbedRequest) -> Response:
         """Turn places into embeddings: one, or many in the order given."""
         places = self._places(request)
         most = JSON_NUMBERS // self.served.embedder.dim
@@ -72,11 +76,11 @@ class Routes:
         embedding = _rounded(found)
         return _json_reply(EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding))
 
-    async def embed_one(self, lat: float, lon: float) -> Any:
+    async def embed_one(self, lat: float, lon: float) -> Response:
         """The same for one place, by its coordinates in the address."""
         return await self.embed(EmbedRequest(lat=lat, lon=lon))
 
-    async def embed_bytes(self, body: bytes) -> Any:
+    async def embed_bytes(self, body: Annotated[bytes, Depends(read_body)]) -> Response:
         """Places as little-endian float64 pairs (lat, lon); embeddings as little-endian float32 rows."""
         if len(body) == 0 or len(body) % 16:
             raise CoordinateError(f"the body has {len(body)} bytes; places are pairs of float64, 16 bytes each")
@@ -84,13 +88,13 @@ class Routes:
         self._check_count(len(places))
         return _binary_reply(await self.served.embed(places))
 
-    async def place(self, lat: float, lon: float) -> Any:
+    async def place(self, lat: float, lon: float) -> Response:
         """The labels of a place, and the model's support, tokens and sites there."""
         place = as_latlon((lat, lon))
         explained = await self.served.explain(place)
         return _json_reply(await self.served.work(answers.answer_place, place, explained))
 
-    async def similar(self, request: SimilarRequest) -> Any:
+    async def similar(self, request: SimilarRequest) -> Response:
         """The places on land most similar to one place."""
         place = as_latlon((request.lat, request.lon))
         if not 1 <= request.count <= MOST_ALIKE:
@@ -102,19 +106,19 @@ class Routes:
         find = answers.answer_similar
         return _json_reply(await self.served.work(find, land, place, query, request.count, request.apart_km))
 
-    async def compare(self, lat1: float, lon1: float, lat2: float, lon2: float) -> Any:
+    async def compare(self, lat1: float, lon1: float, lat2: float, lon2: float) -> Response:
         """The similarity of two places, and their distance."""
         places = as_latlon([(lat1, lon1), (lat2, lon2)])
         land = self.served.land
         embeddings = await self.served.embed(places)
         return _json_reply(await self.served.work(answers.compare_places, land, places, embeddings))
 
-    async def sites(self) -> Any:
+    async def sites(self) -> Response:
         """Every site: its position, its sharpness, and the area nearest to it."""
         served = self.served
         return await self._fixed_reply("sites", lambda: answers.answer_sites(served.voronois, served.areas_km2()))
 
-    async def cells(self, tessellation: int = 0) -> Any:
+    async def cells(self, tessellation: int = 0) -> Response:
         """The sites' cells as GeoJSON polygons, split at the antimeridian."""
 
         def make() -> object:
@@ -123,16 +127,16 @@ class Routes:
 
         return await self._fixed_reply(f"cells {tessellation}", make)
 
-    async def tokens(self) -> Any:
+    async def tokens(self) -> Response:
         """Every semantic token: its use, and the places where it is strongest."""
         attention, land = self.served.field("attention"), self.served.land
         return await self._fixed_reply("tokens", lambda: answers.answer_tokens(land, attention))
 
-    async def outlines(self) -> Any:
+    async def outlines(self) -> Response:
         """Coasts and borders as GeoJSON lines."""
         return await self._fixed_reply("outlines", answers.answer_outlines)
 
-    async def migration(self, share: float = 0.3, frames: int = 24, seed: int = 0) -> Any:
+    async def migration(self, share: float = 0.3, frames: int = 24, seed: int = 0) -> Response:
         """The positions of a seeded share of the sites while the model was trained."""
         record = self.served.migration
         if record is None:
@@ -140,7 +144,7 @@ class Routes:
             raise UnknownNameError(f"no record of sites came with {name}: serve a run's weights or add --trajectories")
         return _json_reply(answers.describe_migration(record, share=share, frames=frames, seed=seed))
 
-    async def predict(self, request: PredictRequest) -> Any:
+    async def predict(self, request: PredictRequest) -> Response:
         """Fit a probe on labelled places and answer with its scores and its map."""
         if len(request.lat) > self.served.settings.max_labels:
             raise ConfigError(f"{len(request.lat)} labels are too many: send at most {self.served.settings.max_labels}")
@@ -160,44 +164,27 @@ class Routes:
         """The layers of the map this model has, and the progress of each."""
         return [self._layer(name) for name in LAYERS if self._has(name)]
 
-    async def legend(
-        self,
-        layer: LayerName,
-        token: int | None = None,
-        lat: float | None = None,
-        lon: float | None = None,
-        probe: str | None = None,
-    ) -> Any:
+    async def legend(self, layer: LayerName, shown: Annotated[Shown, Depends()]) -> Response:
         """The meaning of a layer's colours."""
-        found = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
-        return _json_reply(found.legend)
+        return _json_reply((await self.tiles.layer(layer, shown)).legend)
 
     async def tile(
-        self,
-        layer: TileName,
-        z: int,
-        x: int,
-        y: int,
-        token: int | None = None,
-        lat: float | None = None,
-        lon: float | None = None,
-        probe: str | None = None,
-        sea: bool = True,
-    ) -> Any:
+        self, layer: TileName, z: int, x: int, y: int, shown: Annotated[Shown, Depends()], sea: bool = True
+    ) -> Response:
         """A square of the map as PNG, 256 pixels wide; `earth` is the base. Without `sea` only land is painted."""
-        tile = check_tile(z, x, y)
+        tile = pictures.check_tile(z, x, y)
         if layer == "earth":
             if z > pictures.DEEPEST_BASE_ZOOM:
                 raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z ends at {pictures.DEEPEST_BASE_ZOOM}")
             return _reply(await self.served.work(pictures.base_tile, tile), "image/png", max_age=DAY)
-        drawn = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
+        drawn = await self.tiles.layer(layer, shown)
         return _reply(await self.tiles.draw(drawn, tile, sea=sea), "image/png", max_age=3600)
 
-    async def earth(self) -> Any:
+    async def earth(self) -> Response:
         """The whole Earth in one picture: tile 0/0/0 of the base, 1024 pixels wide, as JPEG."""
         return _reply(await self.served.work(pictures.whole_earth), "image/jpeg", max_age=DAY)
 
-    async def picture(self, lat: float, lon: float) -> Any:
+    async def picture(self, lat: float, lon: float) -> Response:
         """A place seen from above, 710 km from edge to edge, as PNG."""
         return _reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), "image/png", max_age=DAY)
 
@@ -219,7 +206,7 @@ class Routes:
             limits={name: float(getattr(settings, name)) for name in limits},
         )
 
-    async def metrics_text(self) -> Any:
+    async def metrics_text(self) -> Response:
         """Counts and times for Prometheus."""
         return _reply(self.metrics.text().encode(), CONTENT_TYPE)
 
@@ -251,7 +238,7 @@ class Routes:
             tiles=f"/tiles/{name}/{{z}}/{{x}}/{{y}}.png" + (f"?{query}" if query else ""),
         )
 
-    async def _fixed_reply(self, key: str, make: Callable[[], object]) -> Any:
+    async def _fixed_reply(self, key: str, make: Callable[[], object]) -> Response:
         """An answer that stays the same, written once."""
         if key not in self._fixed:
             self._fixed[key] = await self.served.work(lambda: _to_json(make()))
@@ -262,10 +249,6 @@ class Routes:
         values = await self.served.work(probe.fit.predict, found)
         grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
         return WorldMap(step_degrees=step, values=_rounded(grid))
-
-
-def _optional_place(lat: float | None, lon: float | None) -> Floats | None:
-    return None if lat is None or lon is None else as_latlon((lat, lon))
 
 
 def _describe_probe(probe: FittedProbe, drawn: WorldMap | None) -> PredictAnswer:
@@ -287,7 +270,7 @@ def _describe_probe(probe: FittedProbe, drawn: WorldMap | None) -> PredictAnswer
     )
 
 
-def _json_reply(content: object) -> Any:
+def _json_reply(content: object) -> Response:
     return _reply(_to_json(content), "application/json")
 
 
@@ -301,15 +284,13 @@ def _rounded(numbers: npt.NDArray[np.floating[Any]]) -> list[Any]:
     return rounded
 
 
-def _binary_reply(numbers: npt.NDArray[np.floating[Any]]) -> Any:
+def _binary_reply(numbers: npt.NDArray[np.floating[Any]]) -> Response:
     """Numbers as float32, little-endian, row after row; their shape is in X-Shape."""
     shape = ",".join(map(str, numbers.shape))
     return _reply(numbers.astype("<f4", copy=False).tobytes(), BINARY, {"X-Shape": shape})
 
 
-def _reply(content: bytes, media_type: str, headers: dict[str, str] | None = None, *, max_age: int = 0) -> Any:
+def _reply(content: bytes, media_type: str, headers: dict[str, str] | None = None, *, max_age: int = 0) -> Response:
     """An answer that browsers may keep for some seconds."""
-    from fastapi import Response
-
     cache = f"private, max-age={max_age}" if max_age else "no-store"
     return Response(content, media_type=media_type, headers={"Cache-Control": cache, **(headers or {})})

@@ -10,6 +10,8 @@ KNOWN_ONLY: dict[str, Any] = {"extra": "forbid"}
 """Unknown fields are refused."""
 
 Numbers = float | list[float]
+LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
+TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +254,16 @@ class PredictAnswer:
     tiles: str
     """Pattern of the map's tiles."""
     map: WorldMap | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a layer shows: the parameters of its tiles and its legend."""
+
+    token: int | None = None
+    lat: float | None = None
+    lon: float | None = None
+    probe: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,11 +23,9 @@ from tessearth.explorer.pictures import (
     stretch,
     to_rgb,
 )
-from tessearth.explorer.probes import FittedProbe
-from tessearth.explorer.schemas import Legend
+from tessearth.explorer.schemas import Legend, Shown
 from tessearth.explorer.session import FieldName, Served
-from tessearth.plotting import Components
-from tessearth.sphere import Floats, is_land
+from tessearth.sphere import Floats, as_latlon, is_land
 
 Array = npt.NDArray[Any]
 
@@ -58,20 +56,6 @@ class Layer(NamedTuple):
     legend: Legend
 
 
-def embedding_layer(components: Components) -> Layer:
-    """Three independent components of the embedding as one colour."""
-    unmixing, shift = components.unmixing.astype(np.float32), (components.mean @ components.unmixing).astype(np.float32)
-    painted = components._replace(mean=np.zeros(3), unmixing=np.eye(3))
-    note = "Places of one colour have similar embeddings: three independent components as lightness and hue."
-    return Layer(
-        key=("embedding",),
-        field="embedding",
-        values=lambda rows: rows.astype(np.float32) @ unmixing - shift,
-        paint=lambda values: (painted.colours(values) * 255).round().astype(np.uint8),
-        legend=Legend(kind="colours", title="Embedding", colours=[], note=note),
-    )
-
-
 def scale_layer(
     key: tuple[object, ...], field: FieldName, values: Callable[[Array], Array], legend: Legend, high: float
 ) -> Layer:
@@ -82,18 +66,6 @@ def scale_layer(
         return on_ramp(numbers[..., 0], low, high, table, logarithmic=legend.logarithmic)
 
     return Layer(key, field, values, paint, legend)
-
-
-def prediction_layer(probe: FittedProbe) -> Layer:
-    """The predictions of a probe everywhere."""
-    key = ("prediction", probe.key)
-    if probe.target.kind == "regress":
-        legend = Legend(kind="scale", title=probe.name, low=probe.low, high=probe.high, colours=list(SCALE))
-        return scale_layer(key, "embedding", probe.decide, legend, probe.high)
-    colours, codes = class_colours(len(probe.target.classes)), probe.fit.classes
-    assert codes is not None
-    table, legend = to_rgb(colours), Legend(kind="classes", title=probe.name, colours=colours)
-    return Layer(key, "embedding", probe.decide, lambda values: table[codes[values.argmax(-1)]], legend)
 
 
 def cosines(query: Array) -> Callable[[Array], Array]:
@@ -129,30 +101,50 @@ class Tiles:
         content = await self.served.work(self._draw, layer, tile, rows, sea)
         return self._pictures.put((layer.key, tile, sea), content)
 
-    async def layer(
-        self, name: str, *, token: int | None = None, place: Floats | None = None, probe: str | None = None
-    ) -> Layer:
+    async def layer(self, name: str, shown: Shown) -> Layer:
         """A layer by name and by the token, place or probe it shows."""
+        place = None if shown.lat is None or shown.lon is None else as_latlon((shown.lat, shown.lon))
         if name == "embedding":
             return self._embedding()
         if name == "sharpness":
             return self._layers.find("sharpness", self._sharpness)
         if name == "token":
-            return self._token(token)
+            return self._token(shown.token)
         if name == "similarity":
             return await self._similarity(place)
-        found = None if probe is None else self.served.probes.get(probe)
-        if found is None:
-            raise UnknownNameError(
-                f"there is no probe {probe!r}: POST labels to /predict first (old ones are forgotten)"
-            )
-        return prediction_layer(found)
+        return self._prediction(shown.probe)
 
     def _embedding(self) -> Layer:
+        """Three independent components of the embedding as one colour."""
         self.served.field("embedding")
-        if self.served.components is None:
+        components = self.served.components
+        if components is None:
             raise UnknownNameError(f"embeddings of {self.served.embedder.name} have too few directions for colours")
-        return embedding_layer(self.served.components)
+        unmixing = components.unmixing.astype(np.float32)
+        shift = (components.mean @ components.unmixing).astype(np.float32)
+        painted = components._replace(mean=np.zeros(3), unmixing=np.eye(3))
+        note = "Places of one colour have similar embeddings: three independent components as lightness and hue."
+        return Layer(
+            key=("embedding",),
+            field="embedding",
+            values=lambda rows: rows.astype(np.float32) @ unmixing - shift,
+            paint=lambda values: (painted.colours(values) * 255).round().astype(np.uint8),
+            legend=Legend(kind="colours", title="Embedding", colours=[], note=note),
+        )
+
+    def _prediction(self, key: str | None) -> Layer:
+        """The predictions of a probe everywhere."""
+        probe = None if key is None else self.served.probes.get(key)
+        if probe is None:
+            raise UnknownNameError(f"there is no probe {key!r}: POST labels to /predict first (old ones are forgotten)")
+        layer_key = ("prediction", probe.key)
+        if probe.target.kind == "regress":
+            legend = Legend(kind="scale", title=probe.name, low=probe.low, high=probe.high, colours=list(SCALE))
+            return scale_layer(layer_key, "embedding", probe.decide, legend, probe.high)
+        colours, codes = class_colours(len(probe.target.classes)), probe.fit.classes
+        assert codes is not None
+        table, legend = to_rgb(colours), Legend(kind="classes", title=probe.name, colours=colours)
+        return Layer(layer_key, "embedding", probe.decide, lambda values: table[codes[values.argmax(-1)]], legend)
 
     def _sharpness(self) -> Layer:
         low, high = np.percentile(self._on_land("sharpness"), (1, 99)).tolist()
