@@ -87,7 +87,7 @@ def _run(
 ) -> None:
     """Open the model and serve it until interrupted."""
     from tessearth.embedding import Embedder, EmbeddingCache
-    from tessearth.explorer import Address, Served, ServeSettings, run_server
+    from tessearth.explorer import Served, ServeSettings, run_server
     from tessearth.packages import require
 
     require("fastapi", extra="serve", what="the server")
@@ -96,4 +96,4 @@ def _run(
     cache = EmbeddingCache() if opening.cache else None
     served = Served(embedder, settings, trajectories=opening.trajectories, cache=cache)
     options.warn_if_untrained(opening.model)
-    run_server(served, Address(*address), page=page, open_browser=open_browser)
+    run_server(served, *address, page=page, open_browser=open_browser)

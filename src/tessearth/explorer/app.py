@@ -253,18 +253,10 @@ BACKLOG = 2048
 """Connections that may wait to be accepted."""
 
 
-class Address(NamedTuple):
-    """Where the server listens; port 0 takes any that is free."""
-
-    host: str = "127.0.0.1"
-    port: int = 8737
-
-
-def run_server(served: Served, address: Address, *, page: Path | None = None, open_browser: bool = False) -> None:
-    """Serve until interrupted; requests in progress have some seconds to finish."""
+def run_server(served: Served, host: str, port: int, *, page: Path | None = None, open_browser: bool = False) -> None:
+    """Serve until interrupted; requests in progress have some seconds to finish. Port 0 takes any that is free."""
     uvicorn = require("uvicorn", extra="serve", what="the server")
-    listener = _listen(address)
-    port = listener.getsockname()[1]
+    listener = _listen(host, port)
     config = uvicorn.Config(
         build_app(served, page=page),
         log_level="warning",
@@ -275,10 +267,9 @@ def run_server(served: Served, address: Address, *, page: Path | None = None, op
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    shown = f"[{address.host}]" if ":" in address.host else address.host
-    url = f"http://{shown}:{port}/"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"
     print(f"{'exploring' if page else 'serving'} {served.embedder.name} on {url} (stop with Ctrl-C)", flush=True)
-    if address.host not in LOOPBACK and served.settings.api_key is None:
+    if host not in LOOPBACK and served.settings.api_key is None:
         print(
             "tessearth: warning: every machine that reaches this one can send requests; set an --api-key",
             file=sys.stderr,
@@ -288,17 +279,17 @@ def run_server(served: Served, address: Address, *, page: Path | None = None, op
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """A socket that accepts connections already: a port in use is one clear line, and early clients wait."""
-    if not 0 <= address.port <= 65_535:
-        raise ConfigError(f"port is {address.port}; it must lie between 0 and 65535")
+    if not 0 <= port <= 65_535:
+        raise ConfigError(f"port is {port}; it must lie between 0 and 65535")
     try:
-        family, kind, proto, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        family, kind, proto, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, proto)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
         listener.listen(BACKLOG)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"cannot listen on {address.host}:{address.port}: {reason}; choose another --port") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port") from None
     return listener

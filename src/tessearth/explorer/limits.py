@@ -182,7 +182,8 @@ class Gate:
         except (_Refused, TimeoutError) as error:
             if status:  # an answer that has begun cannot be taken back: let the connection break
                 raise
-            refusal = error if isinstance(error, _Refused) else _took_too_long(self.settings)
+            words = f"no answer within {self.settings.timeout_s:g} s; ask for less, or again in a moment"
+            refusal = error if isinstance(error, _Refused) else _Refused(503, words, {"retry-after": "5"})
             answer = JSONResponse({"error": str(refusal)}, refusal.status, refusal.headers)
             await answer(scope, receive, watch)
         finally:
@@ -262,8 +263,3 @@ async def _read_body(receive: Receive, settings: ServeSettings) -> Receive:
 def _too_large(settings: ServeSettings) -> _Refused:
     words = f"the body is larger than {settings.max_body_bytes} bytes; send fewer places at a time"
     return _Refused(413, words, {"connection": "close"})
-
-
-def _took_too_long(settings: ServeSettings) -> _Refused:
-    words = f"no answer within {settings.timeout_s:g} s; ask for less, or again in a moment"
-    return _Refused(503, words, {"retry-after": "5"})

@@ -9,22 +9,9 @@ import numpy.typing as npt
 from fastapi import Depends, Request, Response
 
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
-from tessearth.explorer import answers, pictures
+from tessearth.explorer import answers, pictures, schemas
 from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Metrics
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
-from tessearth.explorer.schemas import (
-    EmbedAnswer,
-    EmbedRequest,
-    HealthAnswer,
-    LayerAnswer,
-    LayerName,
-    PredictAnswer,
-    PredictRequest,
-    Shown,
-    SimilarRequest,
-    TileName,
-    WorldMap,
-)
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
 from tessearth.sphere import Floats, as_latlon, world_grid
@@ -38,7 +25,7 @@ DIGITS = 8
 MOST_ALIKE = 200
 SMALLEST_STEP = 1.0
 DAY = 86_400
-LAYERS: dict[LayerName, tuple[FieldName, tuple[str, ...]]] = {
+LAYERS: dict[schemas.LayerName, tuple[FieldName, tuple[str, ...]]] = {
     "embedding": ("embedding", ()),
     "sharpness": ("sharpness", ()),
     "token": ("attention", ("token",)),
@@ -61,7 +48,7 @@ class Routes:
         self._fixed: dict[str, bytes] = {}
         """JSON that stays the same while the model is served."""
 
-    async def embed(self, request: EmbedRequest) -> Response:
+    async def embed(self, request: schemas.EmbedRequest) -> Response:
         """Turn places into embeddings: one, or many in the order given."""
         places = self._places(request)
         most = JSON_NUMBERS // self.served.embedder.dim
@@ -74,11 +61,13 @@ class Routes:
         if request.format == "binary":
             return _binary_reply(found)
         embedding = _rounded(found)
-        return _json_reply(EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding))
+        return _json_reply(
+            schemas.EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding)
+        )
 
     async def embed_one(self, lat: float, lon: float) -> Response:
         """The same for one place, by its coordinates in the address."""
-        return await self.embed(EmbedRequest(lat=lat, lon=lon))
+        return await self.embed(schemas.EmbedRequest(lat=lat, lon=lon))
 
     async def embed_bytes(self, body: Annotated[bytes, Depends(read_body)]) -> Response:
         """Places as little-endian float64 pairs (lat, lon); embeddings as little-endian float32 rows."""
@@ -94,7 +83,7 @@ class Routes:
         explained = await self.served.explain(place)
         return _json_reply(await self.served.work(answers.answer_place, place, explained))
 
-    async def similar(self, request: SimilarRequest) -> Response:
+    async def similar(self, request: schemas.SimilarRequest) -> Response:
         """The places on land most similar to one place."""
         place = as_latlon((request.lat, request.lon))
         if not 1 <= request.count <= MOST_ALIKE:
@@ -144,7 +133,7 @@ class Routes:
             raise UnknownNameError(f"no record of sites came with {name}: serve a run's weights or add --trajectories")
         return _json_reply(answers.describe_migration(record, share=share, frames=frames, seed=seed))
 
-    async def predict(self, request: PredictRequest) -> Response:
+    async def predict(self, request: schemas.PredictRequest) -> Response:
         """Fit a probe on labelled places and answer with its scores and its map."""
         if len(request.lat) > self.served.settings.max_labels:
             raise ConfigError(f"{len(request.lat)} labels are too many: send at most {self.served.settings.max_labels}")
@@ -160,16 +149,22 @@ class Routes:
         drawn = None if cells is None or step is None else await self._world_map(probe, cells, step)
         return _json_reply(_describe_probe(probe, drawn))
 
-    async def layers(self) -> list[LayerAnswer]:
+    async def layers(self) -> list[schemas.LayerAnswer]:
         """The layers of the map this model has, and the progress of each."""
         return [self._layer(name) for name in LAYERS if self._has(name)]
 
-    async def legend(self, layer: LayerName, shown: Annotated[Shown, Depends()]) -> Response:
+    async def legend(self, layer: schemas.LayerName, shown: Annotated[schemas.Shown, Depends()]) -> Response:
         """The meaning of a layer's colours."""
         return _json_reply((await self.tiles.layer(layer, shown)).legend)
 
     async def tile(
-        self, layer: TileName, z: int, x: int, y: int, shown: Annotated[Shown, Depends()], sea: bool = True
+        self,
+        layer: schemas.TileName,
+        z: int,
+        x: int,
+        y: int,
+        shown: Annotated[schemas.Shown, Depends()],
+        sea: bool = True,
     ) -> Response:
         """A square of the map as PNG, 256 pixels wide; `earth` is the base. Without `sea` only land is painted."""
         tile = pictures.check_tile(z, x, y)
@@ -188,11 +183,11 @@ class Routes:
         """A place seen from above, 710 km from edge to edge, as PNG."""
         return _reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), "image/png", max_age=DAY)
 
-    async def health(self) -> HealthAnswer:
+    async def health(self) -> schemas.HealthAnswer:
         """Whether the server works, and the model it serves."""
         served, settings = self.served, self.served.settings
         limits = ("max_points", "max_body_bytes", "max_labels", "rate", "timeout_s")
-        return HealthAnswer(
+        return schemas.HealthAnswer(
             status="ok" if served.ready else "starting",
             version=__version__,
             model=served.embedder.name,
@@ -210,7 +205,7 @@ class Routes:
         """Counts and times for Prometheus."""
         return _reply(self.metrics.text().encode(), CONTENT_TYPE)
 
-    def _places(self, request: EmbedRequest) -> Floats:
+    def _places(self, request: schemas.EmbedRequest) -> Floats:
         for given in (request.points, request.lat, request.lon):
             if isinstance(given, list):
                 self._check_count(len(given))
@@ -220,16 +215,16 @@ class Routes:
         if count > self.served.settings.max_points:
             raise ConfigError(f"{count} places are too many: send at most {self.served.settings.max_points} at a time")
 
-    def _has(self, name: LayerName) -> bool:
+    def _has(self, name: schemas.LayerName) -> bool:
         field = LAYERS[name][0]
         if name == "embedding" and "embedding" in self.served.fields and self.served.components is None:
             return False
         return field == "embedding" or (self.served.num_tokens if field == "attention" else self.served.num_sites) > 0
 
-    def _layer(self, name: LayerName) -> LayerAnswer:
+    def _layer(self, name: schemas.LayerName) -> schemas.LayerAnswer:
         field, needs = LAYERS[name]
         query = "&".join(f"{need}={{{need}}}" for need in needs)
-        return LayerAnswer(
+        return schemas.LayerAnswer(
             name=name,
             ready=field in self.served.fields,
             progress=self.served.progress.get(field, 0.0),
@@ -244,16 +239,16 @@ class Routes:
             self._fixed[key] = await self.served.work(lambda: _to_json(make()))
         return _reply(self._fixed[key], "application/json")
 
-    async def _world_map(self, probe: FittedProbe, cells: Floats, step: float) -> WorldMap:
+    async def _world_map(self, probe: FittedProbe, cells: Floats, step: float) -> schemas.WorldMap:
         found = await self.served.embed(cells.reshape(-1, 2))
         values = await self.served.work(probe.fit.predict, found)
         grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
-        return WorldMap(step_degrees=step, values=_rounded(grid))
+        return schemas.WorldMap(step_degrees=step, values=_rounded(grid))
 
 
-def _describe_probe(probe: FittedProbe, drawn: WorldMap | None) -> PredictAnswer:
+def _describe_probe(probe: FittedProbe, drawn: schemas.WorldMap | None) -> schemas.PredictAnswer:
     is_class = probe.target.kind == "classify"
-    return PredictAnswer(
+    return schemas.PredictAnswer(
         probe=probe.key,
         name=probe.name,
         kind=probe.target.kind,

@@ -8,21 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, UnknownNameError
+from tessearth.explorer import pictures
 from tessearth.explorer.answers import site_fields
 from tessearth.explorer.limits import Recent
-from tessearth.explorer.pictures import (
-    HEAT,
-    SCALE,
-    Tile,
-    class_colours,
-    encode_png,
-    grid_of,
-    on_ramp,
-    ramp,
-    sample_world,
-    stretch,
-    to_rgb,
-)
 from tessearth.explorer.schemas import Legend, Shown
 from tessearth.explorer.session import FieldName, Served
 from tessearth.sphere import Floats, as_latlon, is_land
@@ -60,10 +48,10 @@ def scale_layer(
     key: tuple[object, ...], field: FieldName, values: Callable[[Array], Array], legend: Legend, high: float
 ) -> Layer:
     """One number for each place on the legend's scale of colours, which ends at `high` of the number's unit."""
-    table, low = ramp(tuple(legend.colours)), legend.low or 0.0
+    table, low = pictures.ramp(tuple(legend.colours)), legend.low or 0.0
 
     def paint(numbers: Array) -> npt.NDArray[np.uint8]:
-        return on_ramp(numbers[..., 0], low, high, table, logarithmic=legend.logarithmic)
+        return pictures.on_ramp(numbers[..., 0], low, high, table, logarithmic=legend.logarithmic)
 
     return Layer(key, field, values, paint, legend)
 
@@ -90,7 +78,7 @@ class Tiles:
         self._lattices: Recent[Array] = Recent(KEPT_LATTICES)
         self._layers: Recent[Layer] = Recent(KEPT_LAYERS)
 
-    async def draw(self, layer: Layer, tile: Tile, *, sea: bool) -> bytes:
+    async def draw(self, layer: Layer, tile: pictures.Tile, *, sea: bool) -> bytes:
         """A layer's tile as PNG; without `sea`, only land is painted."""
         if tile.z > DEEPEST_FIELD_ZOOM:
             raise UnknownNameError(f"there is no tile {tile.z}/{tile.x}/{tile.y}: z ends at {DEEPEST_FIELD_ZOOM}")
@@ -139,11 +127,13 @@ class Tiles:
             raise UnknownNameError(f"there is no probe {key!r}: POST labels to /predict first (old ones are forgotten)")
         layer_key = ("prediction", probe.key)
         if probe.target.kind == "regress":
-            legend = Legend(kind="scale", title=probe.name, low=probe.low, high=probe.high, colours=list(SCALE))
+            legend = Legend(
+                kind="scale", title=probe.name, low=probe.low, high=probe.high, colours=list(pictures.SCALE)
+            )
             return scale_layer(layer_key, "embedding", probe.decide, legend, probe.high)
-        colours, codes = class_colours(len(probe.target.classes)), probe.fit.classes
+        colours, codes = pictures.class_colours(len(probe.target.classes)), probe.fit.classes
         assert codes is not None
-        table, legend = to_rgb(colours), Legend(kind="classes", title=probe.name, colours=colours)
+        table, legend = pictures.to_rgb(colours), Legend(kind="classes", title=probe.name, colours=colours)
         return Layer(layer_key, "embedding", probe.decide, lambda values: table[codes[values.argmax(-1)]], legend)
 
     def _sharpness(self) -> Layer:
@@ -156,7 +146,7 @@ class Tiles:
             low=low,
             high=high,
             logarithmic=True,
-            colours=list(SCALE),
+            colours=list(pictures.SCALE),
             note="Sharper sites tell neighbours apart; blunter ones smooth over a region.",
         )
         return scale_layer(("sharpness",), "sharpness", lambda rows: rows, legend, high)
@@ -177,7 +167,7 @@ class Tiles:
                 unit="% of attention",
                 low=0.0,
                 high=100 * high,
-                colours=list(HEAT),
+                colours=list(pictures.HEAT),
                 note="The share of the model's attention to tokens that this token gets.",
             )
             return scale_layer(("token", token), "attention", lambda rows: rows[:, token : token + 1], legend, high)
@@ -200,7 +190,7 @@ class Tiles:
             unit="cosine",
             low=min(float(np.percentile(cosine, LOWEST_SHOWN)), 0.999),
             high=1.0,
-            colours=list(HEAT),
+            colours=list(pictures.HEAT),
             note="The similarity of each place to the one chosen.",
         )
         return self._layers.put(key, scale_layer(key, "embedding", cosines(query), legend, 1.0))
@@ -210,13 +200,13 @@ class Tiles:
         field = self.served.field(name)
         return self._grids.find(("land", name), lambda: field[is_land(self.served.places)])
 
-    async def _lattice(self, field: FieldName, tile: Tile) -> Array:
+    async def _lattice(self, field: FieldName, tile: pictures.Tile) -> Array:
         """A field's rows on the lattice from edge to edge of a tile."""
         self.served.check_field(field)
         kept = self._lattices.get((field, tile))
         if kept is not None:
             return kept
-        places = grid_of(*tile.axes(np.arange(LATTICE_STEPS + 1) / LATTICE_STEPS)).reshape(-1, 2)
+        places = pictures.grid_of(*tile.axes(np.arange(LATTICE_STEPS + 1) / LATTICE_STEPS)).reshape(-1, 2)
         if field == "embedding":
             return self._lattices.put((field, tile), (await self.served.embed(places)).astype(np.float16))
         attention, sharpness = await self.served.work(site_fields, self.served.embedder.encoder, places)
@@ -224,13 +214,15 @@ class Tiles:
         self._lattices.put(("sharpness", tile), sharpness)
         return sharpness if field == "sharpness" else attention
 
-    def _draw(self, layer: Layer, tile: Tile, rows: Array | None, sea: bool) -> bytes:
+    def _draw(self, layer: Layer, tile: pictures.Tile, rows: Array | None, sea: bool) -> bytes:
         if rows is None:
-            values = sample_world(self._grids.find(layer.key, lambda: self._world_values(layer)), *tile.pixel_axes())
+            values = pictures.sample_world(
+                self._grids.find(layer.key, lambda: self._world_values(layer)), *tile.pixel_axes()
+            )
         else:
             side = LATTICE_STEPS + 1
-            values = stretch(layer.values(rows).reshape(side, side, -1))
-        return encode_png(layer.paint(values), None if sea else _land_of(tile))
+            values = pictures.stretch(layer.values(rows).reshape(side, side, -1))
+        return pictures.encode_png(layer.paint(values), None if sea else _land_of(tile))
 
     def _world_values(self, layer: Layer) -> Array:
         field = self.served.field(layer.field)
@@ -240,6 +232,6 @@ class Tiles:
 
 
 @functools.lru_cache(maxsize=KEPT_MASKS)
-def _land_of(tile: Tile) -> npt.NDArray[np.bool_]:
+def _land_of(tile: pictures.Tile) -> npt.NDArray[np.bool_]:
     """The pixels of a tile that are land, (256, 256)."""
-    return is_land(grid_of(*tile.pixel_axes()))
+    return is_land(pictures.grid_of(*tile.pixel_axes()))
