@@ -82,15 +82,11 @@ def _describe(place: Floats) -> dict[str, Any]:
 
 def _ask_sites(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Tensor, list[Tensor], Tensor]:
     """Directions (n, 3), site weights (n, K) of every tessellation and token attention (n, T) of a few places."""
-    voronois = encoder.voronois()
     xyz = F.normalize(latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(latlon))), dim=-1)
-    xyz = xyz.to(encoder.norm.weight.device, voronois[0].directions.dtype)
-    weights = [voronoi.weights(xyz) for voronoi in voronois]
-    if encoder.tokens is None:
-        return xyz, weights, xyz.new_empty((len(xyz), 0))
-    mixtures = [part @ voronoi.embeddings for part, voronoi in zip(weights, voronois, strict=True)]
-    mixture = torch.cat(mixtures, dim=-1).to(encoder.norm.weight.dtype)
-    return xyz, weights, encoder.tokens.location_attention(mixture)
+    xyz = xyz.to(encoder.norm.weight.device, encoder.input_dtype)
+    weights = [voronoi.weights(xyz) for voronoi in encoder.voronois()]
+    _, attention = encoder.blend(xyz, weights)
+    return xyz, weights, xyz.new_empty((len(xyz), 0)) if attention is None else attention
 
 
 @torch.inference_mode()
@@ -108,9 +104,7 @@ def site_fields(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Featu
 @torch.inference_mode()
 def explain_places(encoder: SphericalVoronoiEncoder, latlon: Floats) -> Array:
     """The support, tokens and sites of places (N, 2), in one pass over the sites: fields of `PlaceAnswer`s, (N,)."""
-    voronois = encoder.voronois()
-    positions = torch.cat([voronoi.positions() for voronoi in voronois])
-    sharpness = torch.cat([voronoi.sharpness() for voronoi in voronois])
+    positions, sharpness = encoder.sites()
     xyz, weights, attention = _ask_sites(encoder, latlon)
     unit = F.normalize(positions, dim=-1)
     nearest = (xyz @ unit.T).topk(min(SHOWN_SITES, len(unit)), dim=-1).indices

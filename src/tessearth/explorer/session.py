@@ -51,17 +51,15 @@ class _Job:
 
     def __init__(self, function: Callable[[Floats], Array], latlon: Floats) -> None:
         self.function, self.latlon, self.done = function, latlon, 0
-        self.rows: Array | None = None
+        self.parts: list[Array] = []
         self.future: asyncio.Future[Array] = asyncio.get_running_loop().create_future()
 
     def put(self, rows: Array) -> None:
         """Take the rows of the next places."""
-        if self.rows is None:
-            self.rows = np.empty((len(self.latlon), *rows.shape[1:]), dtype=rows.dtype)
-        self.rows[self.done : self.done + len(rows)] = rows
+        self.parts.append(rows)
         self.done += len(rows)
         if self.done == len(self.latlon) and not self.future.done():
-            self.future.set_result(self.rows)
+            self.future.set_result(np.concatenate(self.parts))
 
 
 class Batcher:
@@ -362,7 +360,7 @@ class Served:
             if given is None:
                 return None
             raise ConfigError(f"{self.embedder.name} has no sites whose trajectories {given} could hold")
-        path = find_trajectory(self.embedder.name) if given is None else given
+        path = given or find_trajectory(self.embedder.name)
         if path is None:
             return None
         record = read_trajectory(path)

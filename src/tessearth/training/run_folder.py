@@ -1,16 +1,4 @@
-"""The run folder: all files of a run, each written whole or not at all.
-
-RUN/
-recipe.toml               the resolved recipe; `tessearth pretrain RUN/recipe.toml` repeats the run
-environment.json          versions and device
-metrics.jsonl             one line per log interval and evaluation
-tensorboard/              the same for TensorBoard, when it is installed
-trajectories.npz          steps (R,), positions (R, K, 3) and sharpness (R, K) of the sites, for an encoder with any
-weights/best.safetensors  the encoder at its lowest validation loss
-weights/last.safetensors  the encoder after the last step
-checkpoint.safetensors    weights and optimiser; step and scores in its header (randomness follows from seed and step)
-features/                 the feature store, when the run made its own
-"""
+"""The run folder: all files of a run, each written whole or not at all; docs/reference/formats.md lists them."""
 
 import contextlib
 import importlib
