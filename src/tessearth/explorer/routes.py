@@ -1,5 +1,6 @@
 """The routes: each reads its request, asks the served model, and answers."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -81,7 +82,7 @@ class Routes:
         """The labels of a place, and the model's support, tokens and sites there."""
         place = as_latlon((lat, lon))
         explained = await self.served.explain(place)
-        return _json_reply(await self.served.work(answers.answer_place, place, explained))
+        return _json_reply(await asyncio.to_thread(answers.answer_place, place, explained))
 
     async def similar(self, request: schemas.SimilarRequest) -> Response:
         """The places on land most similar to one place."""
@@ -93,14 +94,14 @@ class Routes:
         land = self.served.land
         (query,) = await self.served.embed(place[None])
         find = answers.answer_similar
-        return _json_reply(await self.served.work(find, land, place, query, request.count, request.apart_km))
+        return _json_reply(await asyncio.to_thread(find, land, place, query, request.count, request.apart_km))
 
     async def compare(self, lat1: float, lon1: float, lat2: float, lon2: float) -> Response:
         """The similarity of two places, and their distance."""
         places = as_latlon([(lat1, lon1), (lat2, lon2)])
         land = self.served.land
         embeddings = await self.served.embed(places)
-        return _json_reply(await self.served.work(answers.compare_places, land, places, embeddings))
+        return _json_reply(await asyncio.to_thread(answers.compare_places, land, places, embeddings))
 
     async def sites(self) -> Response:
         """Every site: its position, its sharpness, and the area nearest to it."""
@@ -144,7 +145,7 @@ class Routes:
             raise ConfigError(f"step_degrees is {step:g}; it must be at least {SMALLEST_STEP:g}")
         cells = None if step is None else world_grid(step)
         embeddings = await self.served.embed(places)
-        probe = await self.served.work(fit_probe, request.name[:200], target, places, embeddings)
+        probe = await asyncio.to_thread(fit_probe, request.name[:200], target, places, embeddings)
         self.served.probes.put(probe.key, probe)
         drawn = None if cells is None or step is None else await self._world_map(probe, cells, step)
         return _json_reply(_describe_probe(probe, drawn))
@@ -171,17 +172,17 @@ class Routes:
         if layer == "earth":
             if z > pictures.DEEPEST_BASE_ZOOM:
                 raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z ends at {pictures.DEEPEST_BASE_ZOOM}")
-            return _reply(await self.served.work(pictures.base_tile, tile), "image/png", max_age=DAY)
+            return _reply(await asyncio.to_thread(pictures.base_tile, tile), "image/png", max_age=DAY)
         drawn = await self.tiles.layer(layer, shown)
         return _reply(await self.tiles.draw(drawn, tile, sea=sea), "image/png", max_age=3600)
 
     async def earth(self) -> Response:
         """The whole Earth in one picture: tile 0/0/0 of the base, 1024 pixels wide, as JPEG."""
-        return _reply(await self.served.work(pictures.whole_earth), "image/jpeg", max_age=DAY)
+        return _reply(await asyncio.to_thread(pictures.whole_earth), "image/jpeg", max_age=DAY)
 
     async def picture(self, lat: float, lon: float) -> Response:
         """A place seen from above, 710 km from edge to edge, as PNG."""
-        return _reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), "image/png", max_age=DAY)
+        return _reply(await asyncio.to_thread(pictures.picture_of, as_latlon((lat, lon))), "image/png", max_age=DAY)
 
     async def health(self) -> schemas.HealthAnswer:
         """Whether the server works, and the model it serves."""
@@ -236,12 +237,12 @@ class Routes:
     async def _fixed_reply(self, key: str, make: Callable[[], object]) -> Response:
         """An answer that stays the same, written once."""
         if key not in self._fixed:
-            self._fixed[key] = await self.served.work(lambda: _to_json(make()))
+            self._fixed[key] = await asyncio.to_thread(lambda: _to_json(make()))
         return _reply(self._fixed[key], "application/json")
 
     async def _world_map(self, probe: FittedProbe, cells: Floats, step: float) -> schemas.WorldMap:
         found = await self.served.embed(cells.reshape(-1, 2))
-        values = await self.served.work(probe.fit.predict, found)
+        values = await asyncio.to_thread(probe.fit.predict, found)
         grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
         return schemas.WorldMap(step_degrees=step, values=_rounded(grid))
 

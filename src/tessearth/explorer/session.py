@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,6 @@ from tessearth.plotting import Components, fit_components
 from tessearth.sphere import EARTH_RADIUS_KM, Cells, Floats, build_cells, world_grid
 
 Array = npt.NDArray[Any]
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 FieldName = Literal["embedding", "attention", "sharpness"]
 
 ROUND_POINTS = 8192
@@ -163,7 +161,8 @@ PLACES_AT_ONCE = 2048
 KEPT_PROBES = 32
 FEWEST_SITES = 4
 """Fewer sites have no cells on a sphere."""
-WORKERS = 2
+WORKERS = 3
+"""Threads for the slow parts of answers (`asyncio.to_thread`) and for the preparation."""
 
 
 class Served:
@@ -198,10 +197,10 @@ class Served:
         self._explain = functools.partial(explain_places, embedder.encoder) if embedder.has_sites else None
         self._land: Land | None = None
         self._cells: dict[int, Cells] = {}
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="work")
         self._preparing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Served":
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(WORKERS, thread_name_prefix="work"))
         await self.batcher.__aenter__()
         self._preparing = asyncio.create_task(self._prepare())
         return self
@@ -209,7 +208,6 @@ class Served:
     async def __aexit__(self, *_: object) -> None:
         await _cancel(self._preparing)
         await self.batcher.__aexit__()
-        self._workers.shutdown(wait=True, cancel_futures=True)
 
     async def embed(self, latlon: Floats) -> Array:
         """Embeddings (N, D) of checked places (N, 2)."""
@@ -218,13 +216,6 @@ class Served:
     async def explain(self, place: Floats) -> Any:
         """The row of `explain_places` for one place (2,); None for a model without sites."""
         return None if self._explain is None else (await self.batcher.run(self._explain, place[None]))[0]
-
-    async def work(
-        self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Result:
-        """Run the slow part of an answer outside the event loop."""
-        call = functools.partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
 
     @property
     def num_sites(self) -> int:
@@ -339,21 +330,20 @@ class Served:
             if kept is not None:
                 return kept
         found = np.empty(shape, dtype=dtype)
-        for start in range(0, len(places), PLACES_AT_ONCE):
+        start = 0
+        while start < len(places):
             some = slice(start, start + PLACES_AT_ONCE)
-            found[some] = await self._embed_patiently(places[some])
+            try:
+                found[some] = await self.embed(places[some])
+            except OverloadedError:  # requests come first
+                await asyncio.sleep(0.2)
+                continue
+            start = some.stop
             if name is not None:
                 self.progress[name] = start / len(places)
         if self.cache is not None:
             await asyncio.to_thread(self.cache.write, self.fingerprint, key, found)
         return found
-
-    async def _embed_patiently(self, places: Floats) -> Array:
-        while True:
-            try:
-                return await self.embed(places)
-            except OverloadedError:
-                await asyncio.sleep(0.2)
 
     def _open_trajectory(self, given: str | PathLike[str] | None) -> Trajectory | None:
         if not self.embedder.has_sites:

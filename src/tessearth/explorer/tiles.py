@@ -1,5 +1,6 @@
 """Map layers and their tiles: read off the world maps at low zooms, computed for the tile at high zooms."""
 
+import asyncio
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -86,7 +87,7 @@ class Tiles:
         if kept is not None:
             return kept
         rows = None if tile.z <= WORLD_ZOOM else await self._lattice(layer.field, tile)
-        content = await self.served.work(self._draw, layer, tile, rows, sea)
+        content = await asyncio.to_thread(self._draw, layer, tile, rows, sea)
         return self._pictures.put((layer.key, tile, sea), content)
 
     async def layer(self, name: str, shown: Shown) -> Layer:
@@ -209,7 +210,7 @@ class Tiles:
         places = pictures.grid_of(*tile.axes(np.arange(LATTICE_STEPS + 1) / LATTICE_STEPS)).reshape(-1, 2)
         if field == "embedding":
             return self._lattices.put((field, tile), (await self.served.embed(places)).astype(np.float16))
-        attention, sharpness = await self.served.work(site_fields, self.served.embedder.encoder, places)
+        attention, sharpness = await asyncio.to_thread(site_fields, self.served.embedder.encoder, places)
         self._lattices.put(("attention", tile), attention)
         self._lattices.put(("sharpness", tile), sharpness)
         return sharpness if field == "sharpness" else attention
