@@ -332,15 +332,14 @@ class Served:
         found = np.empty(shape, dtype=dtype)
         start = 0
         while start < len(places):
+            if name is not None:
+                self.progress[name] = start / len(places)
             some = slice(start, start + PLACES_AT_ONCE)
             try:
                 found[some] = await self.embed(places[some])
+                start = some.stop
             except OverloadedError:  # requests come first
                 await asyncio.sleep(0.2)
-                continue
-            start = some.stop
-            if name is not None:
-                self.progress[name] = start / len(places)
         if self.cache is not None:
             await asyncio.to_thread(self.cache.write, self.fingerprint, key, found)
         return found

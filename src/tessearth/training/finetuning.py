@@ -166,7 +166,9 @@ class _Finetuning:
                     if (judged.score, -judged.loss) > (best.score, -best.loss):
                         best, best_epoch, kept = judged, done, self._state()
                     self.progress(done, self.settings.epochs, best.score)
-        self._restore_(kept)
+        self.head.load_state_dict(kept[0])
+        if not self.settings.frozen:
+            self.encoder.load_state_dict(kept[1])
         return self._result(ridge, best, {"best_epoch": best_epoch, "epochs_done": done, "interrupted": stop.asked})
 
     def _epochs(self, training: Rows, validation: Rows, stop: StopRequest) -> Iterator[tuple[int, Judged, float]]:
@@ -225,11 +227,6 @@ class _Finetuning:
         """The head's tensors, and the encoder's unless it is frozen."""
         encoder = {} if self.settings.frozen else self.encoder.state_dict()
         return tuple({name: t.clone() for name, t in state.items()} for state in (self.head.state_dict(), encoder))  # type: ignore[return-value]
-
-    def _restore_(self, state: tuple[dict[str, Tensor], dict[str, Tensor]]) -> None:
-        self.head.load_state_dict(state[0])
-        if state[1]:
-            self.encoder.load_state_dict(state[1])
 
     def _result(self, ridge: Judged, best: Judged, progress: dict[str, Any]) -> FineTuned:
         about = {

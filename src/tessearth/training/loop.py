@@ -128,11 +128,12 @@ def pretrain(
     folder = RunFolder(out)
     with process_group(chosen) as rank, numerics(recipe.training.precision, chosen):
         if rank > 0:
-            dist.barrier()  # until the first process has opened the finished store
-            return _Run(recipe, None, _open_store(recipe, out, store), chosen, progress=None).train()
+            dist.barrier()  # until the first process has checked or made the store
+            found = store if isinstance(store, FeatureStore) else FeatureStore(store or folder.path / STORE)
+            return _Run(recipe, None, found, chosen, progress=None).train()
         with folder.locked():
             folder.begin(recipe, resume=resume)
-            found = _open_store(recipe, out, store, build_on=chosen, features_progress=features_progress)
+            found = _open_store(recipe, folder.path / STORE, store, chosen, features_progress)
             if is_distributed():
                 dist.barrier()
             try:
@@ -327,21 +328,18 @@ def _ranks(queries: Tensor, answers: Tensor) -> Tensor:
 
 def _open_store(
     recipe: Recipe,
-    out: str | Path,
+    own: Path,
     store: str | Path | FeatureStore | None,
-    build_on: torch.device | None = None,
-    features_progress: FeaturesProgress | None = None,
+    device: torch.device,
+    progress: FeaturesProgress | None,
 ) -> FeatureStore:
-    """The given store, checked against the recipe, else the run's own, which is made when `build_on` is a device."""
+    """The given store, checked against the recipe, else the run's own, which is made."""
     if store is None:
         if recipe.features is None:
             raise ConfigError("the recipe has no [features] table, so give it a store: --store STORE")
-        path = Path(out) / STORE
-        if build_on is None:
-            return FeatureStore(path)
-        return build_store(recipe.features, path, device=build_on, progress=features_progress)
+        return build_store(recipe.features, own, device=device, progress=progress)
     # Verified whatever its size: a run takes hours, and damaged features would spoil all of it.
-    opened = store if isinstance(store, FeatureStore) else FeatureStore(store, verify=build_on is not None)
+    opened = store if isinstance(store, FeatureStore) else FeatureStore(store, verify=True)
     wanted = recipe.features.to_dict() if recipe.features else None
     difference = wanted and first_difference(opened.recipe.to_dict(), wanted, "features")
     if difference:

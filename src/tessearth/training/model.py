@@ -130,11 +130,6 @@ class PretrainingModel(nn.Module):
         self.encoder.constrain_()
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
 
-    def set_progress_(self, progress: float) -> None:
-        """Anneal the location side's temperature: 0 at the beginning of training, 1 at its end."""
-        if self.encoder.tokens is not None:
-            self.encoder.tokens.temperature_progress.fill_(progress)
-
     def _decoded(self, raw: Tensor, unit: Tensor) -> list[Tensor]:
         """Features decoded from the whole embedding, then from each prefix, (N, F) each; none without a decoder."""
         if self.decoder is None:

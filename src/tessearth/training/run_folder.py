@@ -140,22 +140,18 @@ class RunFolder:
                 opened.write(json.dumps({"step": step, **values}).encode() + b"\n")
         except OSError as error:
             raise OutputError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from error
-        board = self._open_board(step)
-        if board is not None:
+        if self._board is None:
+            with contextlib.suppress(ImportError):
+                board = importlib.import_module("torch.utils.tensorboard")  # needs the tensorboard package
+                self._board = board.SummaryWriter(str(self.path / TENSORBOARD), purge_step=step)
+        if self._board is not None:
             for name, value in _scalars(values):
-                board.add_scalar(name, value, step)
+                self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flush TensorBoard's files to the disk."""
         if self._board is not None:
             self._board.close()
-
-    def _open_board(self, step: int) -> Any:
-        if self._board is None:
-            with contextlib.suppress(ImportError):
-                board = importlib.import_module("torch.utils.tensorboard")  # needs the tensorboard package
-                self._board = board.SummaryWriter(str(self.path / TENSORBOARD), purge_step=step)
-        return self._board
 
 
 def read_run_recipe(path: str | Path) -> Recipe:

@@ -1,10 +1,4 @@
-"""The encoder a run begins with: with random or given weights, ours or a published one.
-
-Sites start on a lattice or on the clusters of another encoder's embeddings. `centre_` subtracts the mean over all
-places. With the paper's small site embeddings, dozens of them mixed at every place, the norm's output is mostly the
-projection's bias and the tokens' mean; a quarter to a half of the head's units are then off at every place and get no
-gradient.
-"""
+"""The encoder a run begins with: with random or given weights, ours or a published one."""
 
 from typing import Any
 

@@ -149,9 +149,15 @@ class Stepper:
         """Step number `step`, counted from 0."""
         rows, following = self._rows(step), self._rows(step + 1) if step + 1 < self.steps else None
         self.data.fill(self.batch, rows, following)
-        self._set_rates(step)
-        if self.training.anneal_temperature:
-            self.model.set_progress_(step / max(1, self.steps - 1))
+        if self._rates is not None:
+            self._rates_now.copy_(self._rates[step])
+        else:
+            rates = self.rates(step)
+            for group in self.optimiser.param_groups:
+                group["lr"] = rates[group["name"]]
+        tokens = self.model.encoder.tokens
+        if self.training.anneal_temperature and tokens is not None:
+            tokens.temperature_progress.fill_(step / max(1, self.steps - 1))
         seeds = np.random.SeedSequence([self.training.seed, step, self.rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
         if self._graph is not None:
@@ -224,14 +230,6 @@ class Stepper:
         flat /= self.world
         for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):  # type: ignore[no-untyped-call]
             gradient.copy_(part.view_as(gradient))
-
-    def _set_rates(self, step: int) -> None:
-        if self._rates is not None:
-            self._rates_now.copy_(self._rates[step])
-            return
-        rates = self.rates(step)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rates[group["name"]]
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Capture the step as a graph; the steps of the warm-up are undone."""
