@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessearth.errors import ConfigError, CoordinateError, MissingExtraError, TessearthError, UnknownNameError
 from tessearth.explorer import schemas
-from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Gate, Metrics, Receive, Scope, Send
+from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Gate, Receive, Scope, Send
 from tessearth.explorer.session import OverloadedError, Served
 from tessearth.packages import require
 from tessearth.version import __version__
@@ -79,6 +79,7 @@ ROUTES = (
 def build_app(served: Served, *, page: Path | None = None) -> Gate:
     """The application for one model; `page` is the folder of the built page, None serves the API alone."""
     require("fastapi", extra="serve", what="the server")
+    prometheus = require("prometheus_client", extra="serve", what="the server")
     from fastapi import FastAPI
     from fastapi.middleware.gzip import GZipMiddleware
 
@@ -97,10 +98,10 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
         docs_url=None,  # FastAPI's own pages load their scripts from elsewhere
         redoc_url=None,
     )
-    metrics = Metrics()
-    metrics.registry.register(_State(served))
+    registry = prometheus.CollectorRegistry()
+    registry.register(_State(served))
     _add_error_replies(app)
-    _add_routes(app, Routes(served, metrics))
+    _add_routes(app, Routes(served, registry))
     if page is not None:
         _add_page(app, page)
     zipped = GZipMiddleware(app, minimum_size=GZIP_BYTES, compresslevel=6)
@@ -109,7 +110,7 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
         is_long = scope["type"] == "http" and scope["path"].startswith(GZIP_PATHS)
         await (zipped if is_long else app)(scope, receive, send)
 
-    return Gate(choose, served.settings, metrics)
+    return Gate(choose, served.settings, registry)
 
 
 def _add_routes(app: "FastAPI", routes: "Routes") -> None:

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 from fastapi import Depends, Request, Response
+from prometheus_client import generate_latest
 
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.explorer import answers, pictures, schemas
-from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Metrics
+from tessearth.explorer.limits import BINARY, CONTENT_TYPE
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
@@ -44,8 +45,8 @@ async def read_body(request: Request) -> bytes:
 class Routes:
     """The functions behind the routes: the model is asked through the batcher, other slow work runs in a worker."""
 
-    def __init__(self, served: Served, metrics: Metrics) -> None:
-        self.served, self.metrics, self.tiles = served, metrics, Tiles(served)
+    def __init__(self, served: Served, registry: Any) -> None:
+        self.served, self.registry, self.tiles = served, registry, Tiles(served)
         self._fixed: dict[str, bytes] = {}
         """JSON that stays the same while the model is served."""
 
@@ -204,7 +205,7 @@ class Routes:
 
     async def metrics_text(self) -> Response:
         """Counts and times for Prometheus."""
-        return _reply(self.metrics.text().encode(), CONTENT_TYPE)
+        return _reply(generate_latest(self.registry), CONTENT_TYPE)
 
     def _places(self, request: schemas.EmbedRequest) -> Floats:
         for given in (request.points, request.lat, request.lon):

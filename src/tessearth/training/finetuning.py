@@ -21,7 +21,7 @@ from torch import Tensor
 from tessearth.devices import find_device
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.settings import Kind, from_plain
+from tessearth.settings import Kind, check_at_least, from_plain
 from tessearth.sphere import as_latlon, split_places
 from tessearth.storage import Labelled, locked_folder, read_labelled, write_bytes
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_
@@ -71,12 +71,9 @@ class FinetuneSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("hidden_dim", 0), ("epochs", 0), ("batch_size", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name in ("head_learning_rate", "encoder_rate", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        check_at_least(self, 1, "batch_size")
+        rates = ("head_learning_rate", "encoder_rate", "weight_decay")
+        check_at_least(self, 0, "hidden_dim", "epochs", "seed", *rates)
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation is {self.validation}; it must be a share between 0 and 1")
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tessearth.errors import ConfigError
+from tessearth.settings import check_at_least
 
 
 def is_distributed() -> bool:
@@ -138,8 +139,7 @@ class ObjectiveConfig:
     """The decay of finer waves: those of degree l are scaled by l^-decay."""
 
     def __post_init__(self) -> None:
-        if not self.position >= 0 or not self.position_decay >= 0:
-            raise ConfigError("objective.position and objective.position_decay must be 0 or more")
+        check_at_least(self, 0, *TERMS, "position", "position_decay", where="objective.")
         if not 1 <= self.position_degrees <= 100:
             raise ConfigError(f"objective.position_degrees is {self.position_degrees}; it lies between 1 and 100")
         if self.position and not self.distillation > 0:
@@ -148,9 +148,6 @@ class ObjectiveConfig:
             raise ConfigError(f"objective.prefixes is {list(self.prefixes)}; widths are different and at least 1")
         if self.prefixes and not self.distillation > 0:
             raise ConfigError("objective.prefixes are widths to distil from; set objective.distillation above 0")
-        for name in TERMS:
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"objective.{name} is {getattr(self, name)}; a weight must be 0 or more")
         if not any(getattr(self, name) > 0 for name in TERMS):
             raise ConfigError(f"every weight of the objective is 0; set one of {', '.join(TERMS)}")
 

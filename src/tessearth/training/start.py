@@ -66,8 +66,7 @@ def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Ten
     Places drawn over land are embedded and clustered by k-means; a site is the mean of its cluster's places, projected
     to the sphere. A cluster whose places surround the globe evenly has no mean: its first place is the site.
     """
-    if recipe.model is None:
-        raise ConfigError("sites.model is missing: name the encoder whose embeddings are clustered")
+    assert recipe.model is not None, "a recipe of clusters names the encoder"
     if max(counts) > recipe.places:
         raise ConfigError(f"sites.places is {recipe.places}, fewer than the {max(counts)} sites to be found among them")
     latlon = sample_land(recipe.places, seed, purpose="clusters")
@@ -178,13 +177,15 @@ def fit_image_side_(model: PretrainingModel, batch: Batch) -> None:
     unit = F.normalize(raw, dim=-1)
     read = raw if model.objective.distil_from == "raw" else unit
     target = model.distilled(batch.latlon, feature)
-    if model.image_head is not None:
-        _set_ridge_(model.image_head, feature, unit)
-    if model.decoder is not None:
-        _set_ridge_(model.decoder, read, target)
-    for decoder in model.prefix_decoders:
-        if isinstance(decoder, nn.Linear):
-            _set_ridge_(decoder, read[:, : decoder.in_features], target)
+    prefixes = [
+        (layer, read[:, :n], target) for layer, n in zip(model.prefix_decoders, model.objective.prefixes, strict=True)
+    ]
+    for layer, x, y in [(model.image_head, feature, unit), (model.decoder, read, target), *prefixes]:
+        if isinstance(layer, nn.Linear):
+            penalty = PENALTY * len(x) * float(x.double().square().mean())
+            ((slope, bias),) = ridge_path(x, y, (penalty,))
+            layer.weight.copy_(slope.T)
+            layer.bias.copy_(bias)
 
 
 def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
@@ -195,10 +196,3 @@ def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
         return torch.cat([model.encoder.from_exact(*model.encoder.exact(part))[0] for part in parts])
     finally:
         model.train()
-
-
-def _set_ridge_(layer: nn.Linear, x: Tensor, y: Tensor) -> None:
-    penalty = PENALTY * len(x) * float(x.double().square().mean())
-    ((slope, bias),) = ridge_path(x, y, (penalty,))
-    layer.weight.copy_(slope.T)
-    layer.bias.copy_(bias)
