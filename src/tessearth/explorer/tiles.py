@@ -57,9 +57,8 @@ def scale_layer(
     return Layer(key, field, values, paint, legend)
 
 
-def cosines(query: Array) -> Callable[[Array], Array]:
-    """A function from embeddings (N, D) to their cosines with one (D,), (N, 1)."""
-    unit = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
+def cosines(unit: Array) -> Callable[[Array], Array]:
+    """A function from embeddings (N, D) to their cosines with one of unit length (D,), (N, 1)."""
 
     def values(rows: Array) -> Array:
         wide = rows.astype(np.float32)
@@ -77,7 +76,7 @@ class Tiles:
         self._pictures: Recent[bytes] = Recent(KEPT_PICTURES)
         self._grids: Recent[Array] = Recent(KEPT_GRIDS)
         self._lattices: Recent[Array] = Recent(KEPT_LATTICES)
-        self._layers: Recent[Layer] = Recent(KEPT_LAYERS)
+        self._similar: Recent[Layer] = Recent(KEPT_LAYERS)
 
     async def draw(self, layer: Layer, tile: pictures.Tile, *, sea: bool) -> bytes:
         """A layer's tile as PNG; without `sea`, only land is painted."""
@@ -96,7 +95,7 @@ class Tiles:
         if name == "embedding":
             return self._embedding()
         if name == "sharpness":
-            return self._layers.find("sharpness", self._sharpness)
+            return self._sharpness()
         if name == "token":
             return self._token(shown.token)
         if name == "similarity":
@@ -158,43 +157,38 @@ class Tiles:
         if token is None or not 0 <= token < count:
             given = "no token was named" if token is None else f"there is no token {token}"
             raise UnknownNameError(f"{given}: add token=0 to token={count - 1}")
-        attention = self._on_land("attention")
-
-        def make() -> Layer:
-            high = max(1e-4, float(np.percentile(attention[:, token], BRIGHTEST)))
-            legend = Legend(
-                kind="scale",
-                title=f"Token {token}",
-                unit="% of attention",
-                low=0.0,
-                high=100 * high,
-                colours=list(pictures.HEAT),
-                note="The share of the model's attention to tokens that this token gets.",
-            )
-            return scale_layer(("token", token), "attention", lambda rows: rows[:, token : token + 1], legend, high)
-
-        return self._layers.find(("token", token), make)
+        high = max(1e-4, float(np.percentile(self._on_land("attention")[:, token], BRIGHTEST)))
+        legend = Legend(
+            kind="scale",
+            title=f"Token {token}",
+            unit="% of attention",
+            low=0.0,
+            high=100 * high,
+            colours=list(pictures.HEAT),
+            note="The share of the model's attention to tokens that this token gets.",
+        )
+        return scale_layer(("token", token), "attention", lambda rows: rows[:, token : token + 1], legend, high)
 
     async def _similarity(self, place: Floats | None) -> Layer:
         if place is None:
             raise ConfigError("no place was named: add lat= and lon= in degrees")
         key = ("similarity", *np.round(place, 4).tolist())
-        kept = self._layers.get(key)
+        kept = self._similar.get(key)
         if kept is not None:
             return kept
         keys = self.served.land.keys
         (query,) = await self.served.embed(place[None])
-        cosine = keys @ (query / max(float(np.linalg.norm(query)), 1e-12))
+        unit = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
         legend = Legend(
             kind="scale",
             title="Likeness",
             unit="cosine",
-            low=min(float(np.percentile(cosine, LOWEST_SHOWN)), 0.999),
+            low=min(float(np.percentile(keys @ unit, LOWEST_SHOWN)), 0.999),
             high=1.0,
             colours=list(pictures.HEAT),
             note="The similarity of each place to the one chosen.",
         )
-        return self._layers.put(key, scale_layer(key, "embedding", cosines(query), legend, 1.0))
+        return self._similar.put(key, scale_layer(key, "embedding", cosines(unit), legend, 1.0))
 
     def _on_land(self, name: FieldName) -> Array:
         """A map's rows on land (n, C): seas, where nothing was learned, must not set the scale."""

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import json
 import platform
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from tessearth.encoder import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
-from tessearth.settings import from_plain
 from tessearth.storage import (
     atomic_write,
     locked_folder,
@@ -24,7 +22,7 @@ from tessearth.storage import (
     seal_tensors,
     write_bytes,
 )
-from tessearth.training.recipe import Recipe, first_difference, to_toml
+from tessearth.training.recipe import Recipe, first_difference, read_recipe, to_toml
 from tessearth.version import __version__
 
 RECIPE, ENVIRONMENT, METRICS, CHECKPOINT = "recipe.toml", "environment.json", "metrics.jsonl", "checkpoint.safetensors"
@@ -157,12 +155,9 @@ class RunFolder:
 def read_run_recipe(path: str | Path) -> Recipe:
     """The recipe of a run."""
     file = Path(path) / RECIPE
-    try:
-        return from_plain(Recipe, tomllib.loads(file.read_text("utf-8")))
-    except FileNotFoundError:
-        raise DataError(f"{path} is not a run: it has no {RECIPE}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+    if not file.is_file():
+        raise DataError(f"{path} is not a run: it has no {RECIPE}")
+    return read_recipe(str(file))
 
 
 def _step_of(line: bytes) -> float:
