@@ -148,7 +148,11 @@ class Routes:
         embeddings = await self.served.embed(places)
         probe = await asyncio.to_thread(fit_probe, request.name[:200], target, places, embeddings)
         self.served.probes.put(probe.key, probe)
-        drawn = None if cells is None or step is None else await self._world_map(probe, cells, step)
+        drawn = None
+        if step is not None and cells is not None:
+            values = await asyncio.to_thread(probe.fit.predict, await self.served.embed(cells.reshape(-1, 2)))
+            grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
+            drawn = schemas.WorldMap(step_degrees=step, values=_rounded(grid))
         return _json_reply(_describe_probe(probe, drawn))
 
     async def layers(self) -> list[schemas.LayerAnswer]:
@@ -240,12 +244,6 @@ class Routes:
         if key not in self._fixed:
             self._fixed[key] = await asyncio.to_thread(lambda: _to_json(make()))
         return _reply(self._fixed[key], "application/json")
-
-    async def _world_map(self, probe: FittedProbe, cells: Floats, step: float) -> schemas.WorldMap:
-        found = await self.served.embed(cells.reshape(-1, 2))
-        values = await asyncio.to_thread(probe.fit.predict, found)
-        grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
-        return schemas.WorldMap(step_degrees=step, values=_rounded(grid))
 
 
 def _describe_probe(probe: FittedProbe, drawn: schemas.WorldMap | None) -> schemas.PredictAnswer:

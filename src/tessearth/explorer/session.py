@@ -225,8 +225,7 @@ class Served:
     @property
     def num_tokens(self) -> int:
         """Semantic tokens; 0 for a model without tokens."""
-        has_tokens = self.embedder.has_sites and self.embedder.encoder.tokens is not None
-        return int(self.embedder.encoder.config.num_tokens) if has_tokens else 0
+        return int(self.embedder.encoder.config.num_tokens) if self.embedder.has_sites else 0
 
     @property
     def ready(self) -> bool:
