@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tessearth.errors import ConfigError, CoordinateError, MissingExtraError, TessearthError, UnknownNameError
 from tessearth.explorer import schemas
 from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Gate, Receive, Scope, Send
+from tessearth.explorer.routes import Routes
 from tessearth.explorer.session import OverloadedError, Served
 from tessearth.packages import require
 from tessearth.version import __version__
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-    from tessearth.explorer.routes import Routes
 
 STATIC = Path(__file__).parent / "static"
 POLICY = (
@@ -83,8 +82,6 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
     from fastapi import FastAPI
     from fastapi.middleware.gzip import GZipMiddleware
 
-    from tessearth.explorer.routes import Routes
-
     @contextlib.asynccontextmanager
     async def lifespan(_: "FastAPI") -> AsyncIterator[None]:
         async with served:
@@ -113,12 +110,18 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
     return Gate(choose, served.settings, registry)
 
 
-def _add_routes(app: "FastAPI", routes: "Routes") -> None:
+def _add_routes(app: "FastAPI", routes: Routes) -> None:
+    from fastapi import Request
+
+    async def embed_bytes(request: Request) -> Any:
+        return await routes.embed_bytes(await request.body())
+
+    embed_bytes.__doc__ = routes.embed_bytes.__doc__
     for route in ROUTES:
         described = route.answer if isinstance(route.answer, Mapping) else {"model": route.answer}
         app.add_api_route(
             route.path,
-            getattr(routes, route.function),
+            embed_bytes if route.function == "embed_bytes" else getattr(routes, route.function),
             methods=[route.method],
             tags=[route.tag],
             response_model=None,

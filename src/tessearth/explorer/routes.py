@@ -3,12 +3,10 @@
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import Depends, Request, Response
-from prometheus_client import generate_latest
 
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.explorer import answers, pictures, schemas
@@ -37,11 +35,6 @@ LAYERS: dict[schemas.LayerName, tuple[FieldName, tuple[str, ...]]] = {
 """The field each layer reads, and the parameters its tiles take."""
 
 
-async def read_body(request: Request) -> bytes:
-    """The body of a request whatever its media type, which FastAPI would look at first."""
-    return await request.body()
-
-
 class Routes:
     """The functions behind the routes: the model is asked through the batcher, other slow work runs in a worker."""
 
@@ -50,7 +43,7 @@ class Routes:
         self._fixed: dict[str, bytes] = {}
         """JSON that stays the same while the model is served."""
 
-    async def embed(self, request: schemas.EmbedRequest) -> Response:
+    async def embed(self, request: schemas.EmbedRequest) -> Any:
         """Turn places into embeddings: one, or many in the order given."""
         places = self._places(request)
         most = JSON_NUMBERS // self.served.embedder.dim
@@ -67,11 +60,11 @@ class Routes:
             schemas.EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding)
         )
 
-    async def embed_one(self, lat: float, lon: float) -> Response:
+    async def embed_one(self, lat: float, lon: float) -> Any:
         """The same for one place, by its coordinates in the address."""
         return await self.embed(schemas.EmbedRequest(lat=lat, lon=lon))
 
-    async def embed_bytes(self, body: Annotated[bytes, Depends(read_body)]) -> Response:
+    async def embed_bytes(self, body: bytes) -> Any:
         """Places as little-endian float64 pairs (lat, lon); embeddings as little-endian float32 rows."""
         if len(body) == 0 or len(body) % 16:
             raise CoordinateError(f"the body has {len(body)} bytes; places are pairs of float64, 16 bytes each")
@@ -79,13 +72,13 @@ class Routes:
         self._check_count(len(places))
         return _binary_reply(await self.served.embed(places))
 
-    async def place(self, lat: float, lon: float) -> Response:
+    async def place(self, lat: float, lon: float) -> Any:
         """The labels of a place, and the model's support, tokens and sites there."""
         place = as_latlon((lat, lon))
         explained = await self.served.explain(place)
         return _json_reply(await asyncio.to_thread(answers.answer_place, place, explained))
 
-    async def similar(self, request: schemas.SimilarRequest) -> Response:
+    async def similar(self, request: schemas.SimilarRequest) -> Any:
         """The places on land most similar to one place."""
         place = as_latlon((request.lat, request.lon))
         if not 1 <= request.count <= MOST_ALIKE:
@@ -97,19 +90,19 @@ class Routes:
         find = answers.answer_similar
         return _json_reply(await asyncio.to_thread(find, land, place, query, request.count, request.apart_km))
 
-    async def compare(self, lat1: float, lon1: float, lat2: float, lon2: float) -> Response:
+    async def compare(self, lat1: float, lon1: float, lat2: float, lon2: float) -> Any:
         """The similarity of two places, and their distance."""
         places = as_latlon([(lat1, lon1), (lat2, lon2)])
         land = self.served.land
         embeddings = await self.served.embed(places)
         return _json_reply(await asyncio.to_thread(answers.compare_places, land, places, embeddings))
 
-    async def sites(self) -> Response:
+    async def sites(self) -> Any:
         """Every site: its position, its sharpness, and the area nearest to it."""
         served = self.served
         return await self._fixed_reply("sites", lambda: answers.answer_sites(served.voronois, served.areas_km2()))
 
-    async def cells(self, tessellation: int = 0) -> Response:
+    async def cells(self, tessellation: int = 0) -> Any:
         """The sites' cells as GeoJSON polygons, split at the antimeridian."""
 
         def make() -> object:
@@ -118,16 +111,16 @@ class Routes:
 
         return await self._fixed_reply(f"cells {tessellation}", make)
 
-    async def tokens(self) -> Response:
+    async def tokens(self) -> Any:
         """Every semantic token: its use, and the places where it is strongest."""
         attention, land = self.served.field("attention"), self.served.land
         return await self._fixed_reply("tokens", lambda: answers.answer_tokens(land, attention))
 
-    async def outlines(self) -> Response:
+    async def outlines(self) -> Any:
         """Coasts and borders as GeoJSON lines."""
         return await self._fixed_reply("outlines", answers.answer_outlines)
 
-    async def migration(self, share: float = 0.3, frames: int = 24, seed: int = 0) -> Response:
+    async def migration(self, share: float = 0.3, frames: int = 24, seed: int = 0) -> Any:
         """The positions of a seeded share of the sites while the model was trained."""
         record = self.served.migration
         if record is None:
@@ -135,7 +128,7 @@ class Routes:
             raise UnknownNameError(f"no record of sites came with {name}: serve a run's weights or add --trajectories")
         return _json_reply(answers.describe_migration(record, share=share, frames=frames, seed=seed))
 
-    async def predict(self, request: schemas.PredictRequest) -> Response:
+    async def predict(self, request: schemas.PredictRequest) -> Any:
         """Fit a probe on labelled places and answer with its scores and its map."""
         if len(request.lat) > self.served.settings.max_labels:
             raise ConfigError(f"{len(request.lat)} labels are too many: send at most {self.served.settings.max_labels}")
@@ -159,9 +152,16 @@ class Routes:
         """The layers of the map this model has, and the progress of each."""
         return [self._layer(name) for name in LAYERS if self._has(name)]
 
-    async def legend(self, layer: schemas.LayerName, shown: Annotated[schemas.Shown, Depends()]) -> Response:
+    async def legend(
+        self,
+        layer: schemas.LayerName,
+        token: int | None = None,
+        lat: float | None = None,
+        lon: float | None = None,
+        probe: str | None = None,
+    ) -> Any:
         """The meaning of a layer's colours."""
-        return _json_reply((await self.tiles.layer(layer, shown)).legend)
+        return _json_reply((await self.tiles.layer(layer, token, _optional_place(lat, lon), probe)).legend)
 
     async def tile(
         self,
@@ -169,23 +169,26 @@ class Routes:
         z: int,
         x: int,
         y: int,
-        shown: Annotated[schemas.Shown, Depends()],
+        token: int | None = None,
+        lat: float | None = None,
+        lon: float | None = None,
+        probe: str | None = None,
         sea: bool = True,
-    ) -> Response:
+    ) -> Any:
         """A square of the map as PNG, 256 pixels wide; `earth` is the base. Without `sea` only land is painted."""
         tile = pictures.check_tile(z, x, y)
         if layer == "earth":
             if z > pictures.DEEPEST_BASE_ZOOM:
                 raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z ends at {pictures.DEEPEST_BASE_ZOOM}")
             return _reply(await asyncio.to_thread(pictures.base_tile, tile), "image/png", max_age=DAY)
-        drawn = await self.tiles.layer(layer, shown)
+        drawn = await self.tiles.layer(layer, token, _optional_place(lat, lon), probe)
         return _reply(await self.tiles.draw(drawn, tile, sea=sea), "image/png", max_age=3600)
 
-    async def earth(self) -> Response:
+    async def earth(self) -> Any:
         """The whole Earth in one picture: tile 0/0/0 of the base, 1024 pixels wide, as JPEG."""
         return _reply(await asyncio.to_thread(pictures.whole_earth), "image/jpeg", max_age=DAY)
 
-    async def picture(self, lat: float, lon: float) -> Response:
+    async def picture(self, lat: float, lon: float) -> Any:
         """A place seen from above, 710 km from edge to edge, as PNG."""
         return _reply(await asyncio.to_thread(pictures.picture_of, as_latlon((lat, lon))), "image/png", max_age=DAY)
 
@@ -207,8 +210,10 @@ class Routes:
             limits={name: float(getattr(settings, name)) for name in limits},
         )
 
-    async def metrics_text(self) -> Response:
+    async def metrics_text(self) -> Any:
         """Counts and times for Prometheus."""
+        from prometheus_client import generate_latest
+
         return _reply(generate_latest(self.registry), CONTENT_TYPE)
 
     def _places(self, request: schemas.EmbedRequest) -> Floats:
@@ -239,11 +244,15 @@ class Routes:
             tiles=f"/tiles/{name}/{{z}}/{{x}}/{{y}}.png" + (f"?{query}" if query else ""),
         )
 
-    async def _fixed_reply(self, key: str, make: Callable[[], object]) -> Response:
+    async def _fixed_reply(self, key: str, make: Callable[[], object]) -> Any:
         """An answer that stays the same, written once."""
         if key not in self._fixed:
             self._fixed[key] = await asyncio.to_thread(lambda: _to_json(make()))
         return _reply(self._fixed[key], "application/json")
+
+
+def _optional_place(lat: float | None, lon: float | None) -> Floats | None:
+    return None if lat is None or lon is None else as_latlon((lat, lon))
 
 
 def _describe_probe(probe: FittedProbe, drawn: schemas.WorldMap | None) -> schemas.PredictAnswer:
@@ -265,7 +274,7 @@ def _describe_probe(probe: FittedProbe, drawn: schemas.WorldMap | None) -> schem
     )
 
 
-def _json_reply(content: object) -> Response:
+def _json_reply(content: object) -> Any:
     return _reply(_to_json(content), "application/json")
 
 
@@ -279,13 +288,15 @@ def _rounded(numbers: npt.NDArray[np.floating[Any]]) -> list[Any]:
     return rounded
 
 
-def _binary_reply(numbers: npt.NDArray[np.floating[Any]]) -> Response:
+def _binary_reply(numbers: npt.NDArray[np.floating[Any]]) -> Any:
     """Numbers as float32, little-endian, row after row; their shape is in X-Shape."""
     shape = ",".join(map(str, numbers.shape))
     return _reply(numbers.astype("<f4", copy=False).tobytes(), BINARY, {"X-Shape": shape})
 
 
-def _reply(content: bytes, media_type: str, headers: dict[str, str] | None = None, *, max_age: int = 0) -> Response:
+def _reply(content: bytes, media_type: str, headers: dict[str, str] | None = None, *, max_age: int = 0) -> Any:
     """An answer that browsers may keep for some seconds."""
+    from fastapi import Response
+
     cache = f"private, max-age={max_age}" if max_age else "no-store"
     return Response(content, media_type=media_type, headers={"Cache-Control": cache, **(headers or {})})

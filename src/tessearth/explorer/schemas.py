@@ -257,16 +257,6 @@ class PredictAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What a layer shows: the parameters of its tiles and its legend."""
-
-    token: int | None = None
-    lat: float | None = None
-    lon: float | None = None
-    probe: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Legend:
     """The meaning of a layer's colours."""
 

@@ -12,9 +12,9 @@ from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.explorer import pictures
 from tessearth.explorer.answers import site_fields
 from tessearth.explorer.limits import Recent
-from tessearth.explorer.schemas import Legend, Shown
+from tessearth.explorer.schemas import Legend
 from tessearth.explorer.session import FieldName, Served
-from tessearth.sphere import Floats, as_latlon, is_land
+from tessearth.sphere import Floats, is_land
 
 Array = npt.NDArray[Any]
 
@@ -89,18 +89,17 @@ class Tiles:
         content = await asyncio.to_thread(self._draw, layer, tile, rows, sea)
         return self._pictures.put((layer.key, tile, sea), content)
 
-    async def layer(self, name: str, shown: Shown) -> Layer:
+    async def layer(self, name: str, token: int | None, place: Floats | None, probe: str | None) -> Layer:
         """A layer by name and by the token, place or probe it shows."""
-        place = None if shown.lat is None or shown.lon is None else as_latlon((shown.lat, shown.lon))
         if name == "embedding":
             return self._embedding()
         if name == "sharpness":
             return self._sharpness()
         if name == "token":
-            return self._token(shown.token)
+            return self._token(token)
         if name == "similarity":
             return await self._similarity(place)
-        return self._prediction(shown.probe)
+        return self._prediction(probe)
 
     def _embedding(self) -> Layer:
         """Three independent components of the embedding as one colour."""
