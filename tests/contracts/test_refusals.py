@@ -54,11 +54,11 @@ MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
     ),
     "a share of all elsewhere": (ConfigError, lambda: PlacesRecipe(elsewhere=1.0), "places.elsewhere is 1.0; it must"),
     "clusters of nobody": (ConfigError, lambda: SitesRecipe(start="clusters"), "name the encoder: sites.model = NAME"),
-    "no rounds": (ConfigError, lambda: SitesRecipe(rounds=0), "sites.places and sites.rounds must be at least 1"),
+    "no rounds": (ConfigError, lambda: SitesRecipe(rounds=0), "sites.rounds is 0; it must be at least 1"),
     "a temperature of ice": (
         ConfigError,
         lambda: TrainingRecipe(contrastive_temperature=0.001),
-        "training.contrastive_temperature is 0.001; at least 0.01",
+        "training.contrastive_temperature is 0.001; it must be at least 0.01",
     ),
     "a device that trains nothing": (
         ConfigError,

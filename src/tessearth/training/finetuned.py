@@ -1,16 +1,11 @@
-"""`FineTuned`: an encoder and the head that predicts one label from its embeddings, in memory and on disk.
-
-RUN/
-encoder.safetensors  the encoder; its path works wherever a model is named
-head.safetensors     the head, with the label's kind, classes and scores in its header; written last
-metrics.jsonl        one line per epoch
-"""
+"""`FineTuned`: an encoder and the head that predicts one label from its embeddings, in memory and on disk."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +21,7 @@ from tessearth.errors import DataError, TableError, WeightsError
 from tessearth.ridge import ridge_path
 from tessearth.settings import Kind
 from tessearth.sphere import as_latlon
-from tessearth.storage import PointBatch, atomic_write, open_points, read_sealed_tensors, seal_tensors, write_bytes
+from tessearth.storage import atomic_write, open_points, read_sealed_tensors, seal_tensors, write_bytes
 from tessearth.zoo import load_base
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -235,17 +230,7 @@ def load_finetuned(path: str | Path, device: torch.device | None = None) -> Fine
 PREDICTION, PROBABILITY = "prediction", "probability"
 Progress = Callable[[int, int | None], None]
 """Called with the rows done and their number in all, where the format gives it."""
-
-
-def _csv(file: IO[bytes], schema: pa.Schema) -> Any:
-    return pa.csv.CSVWriter(file, schema)
-
-
-def _parquet(file: IO[bytes], schema: pa.Schema) -> Any:
-    return pa.parquet.ParquetWriter(file, schema)
-
-
-WRITERS: dict[str, Callable[[IO[bytes], pa.Schema], Any]] = {".csv": _csv, ".parquet": _parquet, ".pq": _parquet}
+WRITERS = {".csv": pa.csv.CSVWriter, ".parquet": pa.parquet.ParquetWriter, ".pq": pa.parquet.ParquetWriter}
 
 
 def predict_table(
@@ -261,32 +246,28 @@ def predict_table(
     suffix = Path(out).suffix.lower()
     if suffix not in WRITERS:
         raise TableError(f"the suffix of {out} names no table; use one of {', '.join(WRITERS)}")
-    done = 0
+    done, added = 0, [pa.field(PREDICTION, pa.float64())]
+    if tuned.kind == "classify":
+        added = [pa.field(PREDICTION, pa.string()), pa.field(PROBABILITY, pa.float64())]
     with open_points(table, lat=lat, lon=lon) as points:
         taken = [name for name in (PREDICTION, PROBABILITY) if name in points.schema.names]
         if taken:
             raise TableError(f"{table} has a column {taken[0]!r} already; rename it first")
-        schema = _with_prediction(points.schema, tuned)
+        schema = functools.reduce(pa.Schema.append, added, points.schema)
         with atomic_write(out) as file, WRITERS[suffix](file, schema) as writer:
             for batch in points.batches:
-                writer.write_batch(_predicted(batch, schema, tuned))
+                columns = [*batch.rows.columns, *_predictions(tuned, batch.latlon)]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
                 done += len(batch.latlon)
                 if progress is not None:
                     progress(done, points.total_rows)
     return done
 
 
-def _with_prediction(schema: pa.Schema, tuned: FineTuned) -> pa.Schema:
+def _predictions(tuned: FineTuned, latlon: Array) -> list[pa.Array]:
+    """Columns: the numbers, or the names of the likeliest classes and their probabilities."""
+    values = tuned.values(latlon)
     if tuned.kind == "regress":
-        return schema.append(pa.field(PREDICTION, pa.float64()))
-    return schema.append(pa.field(PREDICTION, pa.string())).append(pa.field(PROBABILITY, pa.float64()))
-
-
-def _predicted(batch: PointBatch, schema: pa.Schema, tuned: FineTuned) -> pa.RecordBatch:
-    values = tuned.values(batch.latlon)
-    if tuned.kind == "regress":
-        added = [pa.array(values, pa.float64())]
-    else:
-        names = np.array(tuned.classes, dtype=object)[values.argmax(-1)]
-        added = [pa.array(names, pa.string()), pa.array(values.max(-1), pa.float64())]
-    return pa.RecordBatch.from_arrays([*batch.rows.columns, *added], schema=schema)
+        return [pa.array(values, pa.float64())]
+    names = np.array(tuned.classes, dtype=object)[values.argmax(-1)]
+    return [pa.array(names, pa.string()), pa.array(values.max(-1), pa.float64())]
