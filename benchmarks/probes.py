@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from turns import in_turns
 
-from tessearth.evaluation.metrics import score
+from tessearth.evaluation.probes import score
 from tessearth.evaluation.references import RandomFeatures
 from tessearth.evaluation.splits import build_splits
 from tessearth.evaluation.tasks import load_task

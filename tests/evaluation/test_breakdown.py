@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tessearth.embedding import cache as cache_module
-from tessearth.evaluation.metrics import NAMES, class_table, continent_table, find_continents
-from tessearth.evaluation.runner import evaluate
+from tessearth.evaluation.runner import NAMES, class_table, continent_table, evaluate, find_continents
 from tests.conftest import tiny_encoder
 from tests.evaluation.fabricate import class_task, number_task
 
@@ -37,7 +36,7 @@ def test_classes_that_were_never_predicted_have_no_precision() -> None:
 
 def test_places_lie_where_everyone_knows_they_do() -> None:
     places = np.array([[48.85, 2.35], [-1.3, 36.8], [35.7, 139.7], [40.7, -74.0], [-15.8, -47.9], [0.0, -30.0]])
-    found = [NAMES[number] for number in find_continents(places)]
+    found = [NAMES[number] for number in find_continents(number_task(latlon=places))]
     assert found == ["Europe", "Africa", "Asia", "North America", "South America", "sea"]
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tessearth.embedding import Embedder, EmbeddingCache, places_key
 from tessearth.errors import ConfigError, DataError, TessearthError
-from tessearth.evaluation.metrics import METRICS
+from tessearth.evaluation.probes import METRICS
 from tessearth.evaluation.results import Skipped, TaskCard
 from tessearth.evaluation.splits import SPLITS, Rows, Split, build_splits
 from tessearth.evaluation.tasks import Task, available_files, check_task, load_task

@@ -3,14 +3,13 @@
 import base64
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tessearth.errors import MissingExtraError, OutputError
-from tessearth.evaluation.metrics import NAMES
 from tessearth.evaluation.results import Breakdown, Results, Row, ScoreTable, best_model, score_tables
-from tessearth.evaluation.runner import Prediction
+from tessearth.evaluation.runner import NAMES, Prediction, Predictions
 from tessearth.packages import require
 from tessearth.storage import write_bytes
 
@@ -86,7 +85,7 @@ def to_markdown(blocks: Sequence[Block], figures: str = "") -> str:
 def to_html(blocks: Sequence[Block]) -> str:
     """The whole page, its pictures inside."""
     title = next((block.text for block in blocks if isinstance(block, Heading)), "Report")
-    return _render("report.html", blocks, title=title)
+    return _render("report.html", blocks, title=title, style=page_style())
 
 
 def page_style() -> str:
@@ -124,7 +123,7 @@ FEWEST_ROWS = 10
 def write_report(
     results: Results,
     folder: Path,
-    predictions: Mapping[tuple[str, str, str], Prediction] | None = None,
+    predictions: Predictions | None = None,
     maps: Sequence[str] | None = None,
 ) -> None:
     """Write report.md, report.html and the maps next to them; `maps` are the models drawn, by default the best."""
@@ -320,9 +319,7 @@ def _model_blocks(results: Results) -> list[Block]:
     return [Heading(2, "Models"), Grid(head, rows, words=True)]
 
 
-def _figures(
-    results: Results, predictions: Mapping[tuple[str, str, str], Prediction], maps: Sequence[str] | None
-) -> tuple[list[Figure], str]:
+def _figures(results: Results, predictions: Predictions, maps: Sequence[str] | None) -> tuple[list[Figure], str]:
     """Maps of the models named, and a line about them; without matplotlib the line says what is missing."""
     best = best_model(results)
     wanted = list(maps) if maps is not None else [best] if best else []

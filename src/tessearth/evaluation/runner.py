@@ -21,16 +21,16 @@ import torch
 from tessearth.devices import find_device
 from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
-from tessearth.evaluation import metrics
-from tessearth.evaluation.metrics import class_table, continent_table, find_continents
 from tessearth.evaluation.plan import Draw, Group, Plan, build_plan, embed_places, find_embeddings, name_tasks
-from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_alone, run_probe
+from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_alone, run_probe, score
 from tessearth.evaluation.references import REFERENCES, RandomFeatures, RandomNetwork, build_reference
 from tessearth.evaluation.results import (
     FILE_NAME,
     OWN_PROBE,
     SCHEMA,
     Breakdown,
+    ClassTable,
+    ContinentTable,
     Member,
     Model,
     Results,
@@ -40,6 +40,7 @@ from tessearth.evaluation.results import (
     write_results,
 )
 from tessearth.evaluation.tasks import Task
+from tessearth.labels import country_continents, prepare_labels
 from tessearth.settings import did_you_mean
 from tessearth.storage import locked_folder, side_by_side
 from tessearth.version import __version__
@@ -112,13 +113,16 @@ class Prediction(NamedTuple):
     """What a model predicts for the rows that a detailed draw tests on."""
 
     task: Task
-    split: str
     draw: str
     rows: npt.NDArray[np.int64]
     """The task's rows that were tested on, (M,)."""
     values: Array
     """(M,)."""
     score: float
+
+
+Predictions = dict[tuple[str, str, str], Prediction]
+"""By model, task and split."""
 
 
 class Source(NamedTuple):
@@ -131,6 +135,56 @@ class Source(NamedTuple):
     """Whether its detailed draws are broken down: the first member of a model, under the first probe."""
 
 
+CONTINENTS = {
+    "AF": "Africa",
+    "AS": "Asia",
+    "EU": "Europe",
+    "NA": "North America",
+    "SA": "South America",
+    "OC": "Oceania",
+    "AN": "Antarctica",
+}
+"""GeoNames' codes, in the order of the tables; a country lies on one continent, so all of Russia is Europe."""
+NAMES = (*CONTINENTS.values(), "sea")
+
+
+def find_continents(task: Task) -> npt.NDArray[np.int64]:
+    """The continent of each of a task's places, an index of `NAMES`, by the country whose outline holds it, (N,)."""
+    countries = prepare_labels(task.latlon, ["country"])["country"] if task.countries is None else task.countries
+    order = list(CONTINENTS)
+    # The sea comes last, where code -1 looks it up.
+    by_country = np.array([*(order.index(code) for code in country_continents()), len(order)])
+    return by_country[np.asarray(countries, dtype=np.int64)]
+
+
+def class_table(task: Task, target: Array, prediction: Array) -> ClassTable:
+    """Rows, recall and precision of every class that was tested on or predicted."""
+    code, both = np.unique(np.concatenate((target, prediction)), return_inverse=True)
+    true, said = np.split(both, 2)
+    count, predicted, right = (np.bincount(rows, minlength=len(code)) for rows in (true, said, true[true == said]))
+    with np.errstate(invalid="ignore"):
+        recall, precision = right / count, right / predicted
+    return ClassTable(
+        names=tuple(task.classes[number] if task.classes else str(number) for number in code),
+        rows=tuple(count.tolist()),
+        recall=tuple(to_json(recall.tolist())),
+        precision=tuple(to_json(precision.tolist())),
+    )
+
+
+def continent_table(task: Task, continents: Array, target: Array, prediction: Array) -> ContinentTable:
+    """The score of every continent by itself; None where a number does not vary, so that R2 has no meaning."""
+    found = np.unique(continents)
+    sides = [(target[continents == number], prediction[continents == number]) for number in found]
+    varied = [task.kind == "classify" or len(np.unique(true)) > 1 for true, _ in sides]
+    scores = [score(task.kind, *side) if varies else None for side, varies in zip(sides, varied, strict=True)]
+    return ContinentTable(
+        names=tuple(NAMES[number] for number in found),
+        rows=tuple(len(true) for true, _ in sides),
+        scores=tuple(to_json(scores)),
+    )
+
+
 class Recorder:
     """Takes outcomes one by one."""
 
@@ -140,8 +194,7 @@ class Recorder:
         self.scores: list[Score] = []
         self.skipped: list[Skipped] = list(plan.skipped)
         self.breakdowns: list[Breakdown] = []
-        self.predictions: dict[tuple[str, str, str], Prediction] = {}
-        """By model, task and split."""
+        self.predictions: Predictions = {}
         self._no_continents = ""
         self._known_continents: dict[str, npt.NDArray[np.int64]] = {}
 
@@ -161,12 +214,12 @@ class Recorder:
     def take(self, source: Source, group: Group, draw: Draw, outcome: Outcome) -> None:
         """Keep one outcome: its score, or why there is none."""
         self.done += 1
-        task, rows = outcome.task, draw.rows
-        score, reason = np.nan, outcome.reason
+        task, rows, target = outcome.task, draw.rows, outcome.task.target[draw.rows.test]
+        found, reason = np.nan, outcome.reason
         if outcome.prediction is not None:
-            score = metrics.score(task.kind, task.target[rows.test], outcome.prediction)
+            found = score(task.kind, target, outcome.prediction)
             reason = f"the prediction in {rows.name} has no finite score"
-        if outcome.prediction is None or not np.isfinite(score):
+        if outcome.prediction is None or not np.isfinite(found):
             self.skipped.append(Skipped(model=source.model, task=task.name, split=draw.split, reason=reason))
             return
         self.scores.append(
@@ -177,40 +230,39 @@ class Recorder:
                 split=draw.split,
                 draw=rows.name,
                 probe=source.probe,
-                score=score,
+                score=found,
                 train_rows=len(rows.train),
                 test_rows=len(rows.test),
                 chosen=to_json(outcome.chosen),
             )
         )
-        if source.detailed and (task.name, rows.name) in self.plan.detailed:
-            self.predictions[source.model, task.name, draw.split] = Prediction(
-                task, draw.split, rows.name, rows.test, outcome.prediction, score
+        if not source.detailed or (task.name, rows.name) not in self.plan.detailed:
+            return
+        self.predictions[source.model, task.name, draw.split] = Prediction(
+            task, rows.name, rows.test, outcome.prediction, found
+        )
+        continents = self._continents(group, task)
+        self.breakdowns.append(
+            Breakdown(
+                model=source.model,
+                task=task.name,
+                split=draw.split,
+                draw=rows.name,
+                probe=source.probe,
+                classes=class_table(task, target, outcome.prediction) if task.kind == "classify" else None,
+                continents=None
+                if continents is None
+                else continent_table(task, continents[rows.test], target, outcome.prediction),
             )
-            self.breakdowns.append(self._break_down(source, group, draw, task, outcome.prediction))
-
-    def _break_down(self, source: Source, group: Group, draw: Draw, task: Task, prediction: Array) -> Breakdown:
-        target = task.target[draw.rows.test]
-        continents = self._continents(group)
-        return Breakdown(
-            model=source.model,
-            task=task.name,
-            split=draw.split,
-            draw=draw.rows.name,
-            probe=source.probe,
-            classes=class_table(task, target, prediction) if task.kind == "classify" else None,
-            continents=None
-            if continents is None
-            else continent_table(task, continents[draw.rows.test], target, prediction),
         )
 
-    def _continents(self, group: Group) -> npt.NDArray[np.int64] | None:
+    def _continents(self, group: Group, task: Task) -> npt.NDArray[np.int64] | None:
         """The continent of each of a group's places; None, noted once, where the data for it is not installed."""
         if self._no_continents:
             return None
         try:
             if group.places not in self._known_continents:
-                self._known_continents[group.places] = find_continents(group.latlon)
+                self._known_continents[group.places] = find_continents(task)
             return self._known_continents[group.places]
         except TessearthError as error:
             self._no_continents = f"there is no breakdown by continent: {error}"
@@ -268,20 +320,13 @@ def evaluate(
     with contextlib.nullcontext() if out is None else locked_folder(Path(out), busy=busy):
         plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark)
         runner = Runner(plan, probes, chosen, EmbeddingCache() if cache else None)
-        found = runner.run(groups, compared, to_json(arguments), progress or _silent)
+        results, predictions = runner.run(groups, compared, to_json(arguments), progress or _silent)
         if out is not None:
             from tessearth.evaluation.report import write_report
 
-            write_results(found.results, Path(out) / FILE_NAME)
-            write_report(found.results, Path(out), found.predictions, maps)
-    return found.results
-
-
-class Found(NamedTuple):
-    """The results, and what maps are drawn from."""
-
-    results: Results
-    predictions: dict[tuple[str, str, str], Prediction]
+            write_results(results, Path(out) / FILE_NAME)
+            write_report(results, Path(out), predictions, maps)
+    return results
 
 
 class Runner:
@@ -294,8 +339,8 @@ class Runner:
 
     def run(
         self, groups: Sequence[ModelGroup], references: Sequence[str], arguments: dict[str, Any], progress: Progress
-    ) -> Found:
-        """Every model, then the references; one error when there is nothing to show."""
+    ) -> tuple[Results, Predictions]:
+        """Every model, then the references, and what maps are drawn from; one error when there is nothing to show."""
         if not self.plan.groups:
             raise DataError(f"no task can be evaluated: {_first_reason(self.plan.skipped)}")
         start, created = time.perf_counter(), datetime.now(UTC)
@@ -320,7 +365,7 @@ class Runner:
             skipped=tuple(dict.fromkeys(recorder.skipped)),
             breakdowns=tuple(recorder.breakdowns),
         )
-        return Found(results, recorder.predictions)
+        return results, recorder.predictions
 
     def _run_model(self, group: ModelGroup, recorder: Recorder) -> Model:
         members: list[Member] = []

@@ -18,7 +18,7 @@ import torch
 
 from tessearth.errors import ConfigError, DataError, TableError, UnknownNameError
 from tessearth.evaluation.splits import Split
-from tessearth.labels import LABELS, LabelTable, load_benchmark, read_benchmark
+from tessearth.labels import LABELS, LabelTable, country_names, load_benchmark, read_benchmark
 from tessearth.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
 from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, sample_sphere, xyz_to_latlon
@@ -45,6 +45,8 @@ class Task:
     target: npt.NDArray[Any]
     """(N,): codes of `classes`, or numbers."""
     classes: tuple[str, ...] = ()
+    countries: npt.NDArray[np.int64] | None = None
+    """(N,): the country of each place, a code of `country_names`; None where it has to be looked up."""
     split: Split | None = None
     """The split the task comes with; None when any may be drawn."""
     notes: tuple[str, ...] = ()
@@ -164,8 +166,12 @@ def check_task(task: Task) -> Task:
 
 
 def _embedded(name: str, benchmark: str | None) -> Task:
-    table = _benchmark(benchmark)[name]
+    tables = _benchmark(benchmark)
+    table, country = tables[name], tables.get("country")
     known = table.known
+    countries = None
+    if country is not None and country.latlon is table.latlon and country.classes == country_names():
+        countries = np.array(country.values[known], dtype=np.int64)
     missing = int((~known).sum())
     return Task(
         name=name,
@@ -173,6 +179,7 @@ def _embedded(name: str, benchmark: str | None) -> Task:
         latlon=np.array(table.latlon[known]),
         target=np.array(table.values[known]),
         classes=table.classes,
+        countries=countries,
         notes=(f"{missing} places without a label left out",) if missing else (),
         about=table.about,
     )

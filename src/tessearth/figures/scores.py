@@ -188,4 +188,8 @@ def _at_common_places(tasks: Sequence[Task]) -> list[Task]:
     common = tasks[0].latlon[np.logical_and.reduce([np.isin(places[0], other) for other in places])]
     if not len(common):
         raise DataError("the tasks of a top-k curve share no places")
-    return [replace(task, latlon=common, target=task.target[rows_within(common, task.latlon)]) for task in tasks]
+    rows = [rows_within(common, task.latlon) for task in tasks]
+    return [
+        replace(task, latlon=common, target=task.target[at], countries=None)
+        for task, at in zip(tasks, rows, strict=True)
+    ]
