@@ -10,9 +10,8 @@ import pytest
 
 from tessearth.errors import ConfigError, DataError, TableError, TessearthError, UnknownNameError
 from tessearth.evaluation.tasks import FILE_TASKS, Task, available_files, check_task, load_task
-from tessearth.labels.benchmark import BENCHMARK_SOURCES
 from tessearth.labels.sources import write_prepared
-from tessearth.labels.table import LABELS, describe_labels
+from tessearth.labels.table import BENCHMARK_SOURCES, LABELS, describe_labels
 from tessearth.sphere.geometry import GOLDEN_RATIO
 
 RNG = np.random.default_rng(0)

@@ -23,13 +23,14 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import DataError, OutputError, WeightsError
-from tessearth.labels.outlines import OUTLINE_FILE, outline_provenance
 from tessearth.packages import file_sha256, package_file, package_version
 from tessearth.settings import Registry
 from tessearth.storage import cache_folder, cache_path, read_sealed_tensors, seal_tensors, write_bytes
 
 VERSION = 2
 """Raised whenever a builder changes its result from the same files."""
+
+OUTLINE_FILE = "labels/data/outlines.npz"
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -63,11 +64,7 @@ SOURCES: Registry[DataSource] = Registry(
             files=("kmz_int_reshape.png", "kg_zoneNum.csv"),
             licence="package BSD-3-Clause; map of Rubel, Brugger, Haslinger and Auer 2017, doi:10.1127/metz/2016/0816",
         ),
-        "outlines": DataSource(
-            distribution="tessearth",
-            files=(OUTLINE_FILE,),
-            licence="Natural Earth, public domain",
-        ),
+        "outlines": DataSource(distribution="tessearth", files=(OUTLINE_FILE,), licence="Natural Earth, public domain"),
         "land mask": DataSource(
             distribution="tessearth",
             files=("sphere/land.npz",),
@@ -137,14 +134,17 @@ def check_source(source: str) -> None:
 def describe_source(source: str) -> dict[str, Any]:
     """Package, version, files with their hashes, and licence, ready for JSON."""
     card = SOURCES[source]
-    row = {
+    row: dict[str, Any] = {
         "source": source,
         "package": card.distribution,
         "version": package_version(card.distribution),
         "files": source_hashes(source),
         "licence": card.licence,
     }
-    return {**row, "made_from": outline_provenance()} if source == "outlines" else row
+    if source == "outlines":
+        with np.load(source_file(source, OUTLINE_FILE)) as parts:
+            row["made_from"] = json.loads(parts["header"].tobytes())["about"]
+    return row
 
 
 @functools.cache
