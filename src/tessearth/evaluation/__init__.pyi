@@ -1,13 +1,10 @@
-from tessearth.evaluation.geoprior import SCORES_AT_ONCE as SCORES_AT_ONCE
 from tessearth.evaluation.geoprior import PriorSettings as PriorSettings
 from tessearth.evaluation.geoprior import SavedPrior as SavedPrior
-from tessearth.evaluation.geoprior import evaluate_prior as evaluate_prior
 from tessearth.evaluation.geoprior import fit_prior as fit_prior
-from tessearth.evaluation.geoprior import has_scores as has_scores
 from tessearth.evaluation.geoprior import load_prior as load_prior
-from tessearth.evaluation.geoprior import read_scores as read_scores
 from tessearth.evaluation.geoprior import read_sightings as read_sightings
 from tessearth.evaluation.geoprior import save_prior as save_prior
+from tessearth.evaluation.geoprior import score_sightings as score_sightings
 from tessearth.evaluation.plan import rows_within as rows_within
 from tessearth.evaluation.probes import METRICS as METRICS
 from tessearth.evaluation.probes import PROBES as PROBES
