@@ -90,7 +90,7 @@ def test_cells_are_drawn_without_lines_across_the_map(name: str, axis: Any, xyz:
 
 
 def test_site_embeddings_fill_the_map_with_colours(axis: Any, xyz: np.ndarray, rng: np.random.Generator) -> None:
-    draw_site_embeddings(axis, xyz, rng.laplace(size=(300, 8)), View(), columns=200, borders=True)
+    draw_site_embeddings(axis, xyz, rng.laplace(size=(300, 8)), View(), columns=200)
     picture = render(axis.figure)
     assert distinct_colours(picture) > 60
     with pytest.raises(DataError, match="2 embeddings were given for 300 sites"):

@@ -1,7 +1,7 @@
 """What a figure shows, and where its numbers come from: a model, a run, a table, predictions."""
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from tessearth.embedding import Embedder
 from tessearth.errors import ConfigError, CoordinateError
 from tessearth.figures.scores import STORE, find_run
 from tessearth.imagery import FeatureStore, SourceRecipe, build_source, to_picture
-from tessearth.plotting import COLUMN_CM, SHARE, Floats, Pixels, Predicted, Score, View, build_view, new_figure
+from tessearth.plotting import COLUMN_CM, SHARE, Floats, Pixels, Predicted, View, build_view, new_figure
 from tessearth.settings import did_you_mean
 from tessearth.sphere import check_latlon
 
@@ -64,8 +64,6 @@ class Request(Settings):
     table: str | None = None
     """A file of scores: csv, or a study's jsonl."""
     width_cm: float | None = None
-    scores: Sequence[Score] = ()
-    """Scores already at hand; otherwise they are read from the table."""
     predicted: Predicted | None = None
     """Predictions already at hand; otherwise they are worked out."""
 

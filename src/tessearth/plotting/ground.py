@@ -9,6 +9,7 @@ import numpy.typing as npt
 from tessearth.labels import outline_rings, world_rings
 from tessearth.packages import require
 from tessearth.plotting.views import SEEN_COSINE, Floats, Pixels, View
+from tessearth.sphere import Box
 
 LAND, SEA = (0.925, 0.917, 0.898), (0.972, 0.98, 0.988)
 COAST, GRID, FRAME = "#5f6368", "#9aa0a6", "#5f6368"
@@ -17,30 +18,28 @@ WORLD_MASK_STEP, REGION_MASK_CELLS = 0.1, 2400
 GROUND_COLUMNS = 900
 
 
-def draw_ground(axis: Any, view: View, *, plain: bool = False, over: bool = False, labels: bool = True) -> Any:
+def draw_ground(axis: Any, view: View, *, plain: bool = False, over: bool = False) -> Any:
     """Prepare an axis for a map: its limits, land and sea (unless `over` what is already painted), lines and frame.
 
-    `plain` leaves out the grid of degrees, for small panels; `labels` writes its degrees at the rim.
+    `plain` leaves out the grid of degrees, for small panels.
     """
     left, right, bottom, top = view.limits()
     margin = 0.0 if view.box is not None else 0.005 * (right - left)
     axis.set_aspect("equal")
     axis.set(xlim=(left - margin, right + margin), ylim=(bottom - margin, top + margin), xticks=[], yticks=[])
     if not over:
-        paint_land(axis, view.pixels(GROUND_COLUMNS // (3 if plain else 1)), view)
+        pixels = view.pixels(GROUND_COLUMNS // (3 if plain else 1))
+        show_pixels(axis, pixels, np.where(land_at(pixels, view)[..., None], LAND, SEA), zorder=0.5)
     if not plain:
-        _draw_grid(axis, view, labels)
+        _draw_grid(axis, view)
     rings = world_rings() if view.box is None else outline_rings()
     width = 0.15 if plain else 0.22
     add_lines(axis, view.lines(list(rings)), colors=COAST, linewidths=width, zorder=3)
-    _draw_frame(axis, view)
+    for spine in axis.spines.values():
+        spine.set(visible=view.box is not None, linewidth=0.5, color=FRAME)
+    if view.box is None:  # the rim of a world map or hemisphere; a region has the axis's own
+        axis.plot(*view.project(view.frame()).T, color=FRAME, linewidth=0.5, zorder=4, scalex=False, scaley=False)
     return axis
-
-
-def paint_land(axis: Any, pixels: Pixels, view: View) -> None:
-    """Land and sea in two quiet colours."""
-    colours = np.where(land_at(pixels, view)[..., None], LAND, SEA)
-    show_pixels(axis, pixels, colours, zorder=0.5)
 
 
 def show_pixels(axis: Any, pixels: Pixels, values: npt.NDArray[Any], zorder: float = 1.0, **style: Any) -> Any:
@@ -99,32 +98,26 @@ def _land_mask(
     return np.asarray(canvas, dtype=bool)
 
 
-def _draw_grid(axis: Any, view: View, labels: bool) -> None:
+def _draw_grid(axis: Any, view: View) -> None:
     """Parallels and meridians, and their degrees along the left and lower rim."""
-    spacing = 30.0 if view.box is None else _grid_spacing(view)
+    spacing = 30.0 if view.box is None else _grid_spacing(view.box)
     most = int(np.ceil(90 / spacing)) - 1
     parallels: Floats = spacing * np.arange(-most, most + 1, dtype=np.float64)
     meridians: Floats = np.arange(-180, 180, spacing)
-    around = view.middle[1] + np.linspace(-180 + 1e-9, 180 - 1e-9, 721)
-    up = np.linspace(-90, 90, 361)
-    paths = {
-        "lat": [np.stack((np.full_like(around, lat), around), axis=-1) for lat in parallels],
-        "lon": [np.stack((up, np.full_like(up, lon)), axis=-1) for lon in meridians],
-    }
-    for group in paths.values():
+    around = [_parallel(lat, view.middle[1], 180 - 1e-9, 721) for lat in parallels]
+    for group in (around, [_meridian(lon) for lon in meridians]):
         add_lines(axis, view.lines(group), colors=GRID, linewidths=0.2, alpha=0.6, zorder=2.5)
-    if labels and view.box is not None:
+    if view.box is not None:
         _label_region(axis, view, parallels, meridians)
-    elif labels and view.projection not in SEEN_COSINE:
+    elif view.projection not in SEEN_COSINE:
         for lat in parallels[np.abs(parallels) <= 60]:
             x, y = view.project((lat, view.middle[1] - 180 + 1e-9))
             axis.annotate(_degrees(lat, "N", "S"), (x, y), (-2, 0), textcoords="offset points", ha="right", va="center",
                           fontsize="x-small", color=FRAME)  # fmt: skip
 
 
-def _grid_spacing(view: View) -> float:
-    assert view.box is not None
-    extent = max(view.box.north - view.box.south, view.box.width)
+def _grid_spacing(box: Box) -> float:
+    extent = max(box.north - box.south, box.width)
     return next(step for step in (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0) if extent / step <= 6 or step == 45.0)
 
 
@@ -132,8 +125,9 @@ def _label_region(axis: Any, view: View, parallels: Floats, meridians: Floats) -
     """Ticks where the grid meets the left and lower side."""
     (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
     lon0 = view.middle[1]
-    east = [(lon, _crossing(view.project(_meridian(lon)), 1, bottom)) for lon in meridians if _near(lon, lon0) < 90]
-    north = [(lat, _crossing(view.project(_parallel(lat, lon0)), 0, left)) for lat in parallels]
+    near = meridians[np.abs((meridians - lon0 + 180) % 360 - 180) < 90]
+    east = [(lon, _crossing(view.project(_meridian(lon)), 1, bottom)) for lon in near]
+    north = [(lat, _crossing(view.project(_parallel(lat, lon0, 90, 361)), 0, left)) for lat in parallels]
     x = [(at, _degrees(lon, "E", "W")) for lon, at in east if at is not None and left < at < right]
     y = [(at, _degrees(lat, "N", "S")) for lat, at in north if at is not None and bottom < at < top]
     axis.set_xticks([at for at, _ in x], [text for _, text in x])
@@ -159,27 +153,15 @@ def _meridian(lon: float) -> Floats:
     return np.stack((lat, np.full_like(lat, lon)), axis=-1)
 
 
-def _parallel(lat: float, lon0: float) -> Floats:
-    lon = lon0 + np.linspace(-90, 90, 361)
+def _parallel(lat: float, lon0: float, far: float, count: int) -> Floats:
+    """A circle of latitude, as far to either side of a longitude."""
+    lon = lon0 + np.linspace(-far, far, count)
     return np.stack((np.full_like(lon, lat), lon), axis=-1)
-
-
-def _near(lon: float, other: float) -> float:
-    return abs((lon - other + 180) % 360 - 180)
 
 
 def _degrees(value: float, above: str, below: str) -> str:
     turned = (value + 180) % 360 - 180 if above == "E" else value
     return f"{abs(turned):g}°{'' if turned in (0, -180) else above if turned > 0 else below}"
-
-
-def _draw_frame(axis: Any, view: View) -> None:
-    """The rim: the map's own for a world map or hemisphere, the axis's for a region."""
-    for spine in axis.spines.values():
-        spine.set(visible=view.box is not None, linewidth=0.5, color=FRAME)
-    if view.box is None:
-        rim = view.project(view.frame())
-        axis.plot(*rim.T, color=FRAME, linewidth=0.5, zorder=4, scalex=False, scaley=False)
 
 
 def add_lines(axis: Any, lines: list[Floats], **style: Any) -> Any:
