@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
 from tessearth.errors import ConfigError, DataError, UnknownNameError
-from tessearth.evaluation.splits import (
+from tessearth.evaluation.plan import (
     RANGE_SEEDS,
     SPLITS,
     block_ids,

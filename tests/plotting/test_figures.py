@@ -35,9 +35,8 @@ from tessearth.plotting import (
     save_figure,
 )
 from tessearth.plotting.colours import END, START
-from tessearth.plotting.places import class_colours
+from tessearth.plotting.places import class_colours, most_telling, most_used, top_places
 from tessearth.plotting.sites import moved_km, position_at, sample_sites
-from tessearth.plotting.tokens import most_telling, most_used, top_places
 from tessearth.sphere.voronoi_cells import build_cells
 from tests.plotting.pictures import distinct_colours, drawn_share, has_colour, read, render, words
 

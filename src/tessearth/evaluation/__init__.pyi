@@ -5,6 +5,9 @@ from tessearth.evaluation.geoprior import load_prior as load_prior
 from tessearth.evaluation.geoprior import read_sightings as read_sightings
 from tessearth.evaluation.geoprior import save_prior as save_prior
 from tessearth.evaluation.geoprior import score_sightings as score_sightings
+from tessearth.evaluation.plan import SPLITS as SPLITS
+from tessearth.evaluation.plan import block_ids as block_ids
+from tessearth.evaluation.plan import build_splits as build_splits
 from tessearth.evaluation.plan import rows_within as rows_within
 from tessearth.evaluation.probes import METRICS as METRICS
 from tessearth.evaluation.probes import PROBES as PROBES
@@ -32,11 +35,8 @@ from tessearth.evaluation.results import write_results as write_results
 from tessearth.evaluation.runner import evaluate as evaluate
 from tessearth.evaluation.runner import read_models as read_models
 from tessearth.evaluation.runner import split_names as split_names
-from tessearth.evaluation.splits import SPLITS as SPLITS
-from tessearth.evaluation.splits import Split as Split
-from tessearth.evaluation.splits import block_ids as block_ids
-from tessearth.evaluation.splits import build_splits as build_splits
 from tessearth.evaluation.tasks import TASKS as TASKS
+from tessearth.evaluation.tasks import Split as Split
 from tessearth.evaluation.tasks import Task as Task
 from tessearth.evaluation.tasks import check_task as check_task
 from tessearth.evaluation.tasks import load_task as load_task

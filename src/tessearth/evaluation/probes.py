@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError, TessearthError
-from tessearth.evaluation.splits import Split
-from tessearth.evaluation.tasks import Task
+from tessearth.evaluation.tasks import Split, Task
 from tessearth.ridge import (
     ALPHAS,
     CLASSIFIER_FOLDS,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,16 @@ import torch
 from tessearth.devices import find_device
 from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
-from tessearth.evaluation.plan import Draw, Group, Plan, build_plan, embed_places, find_embeddings, name_tasks
+from tessearth.evaluation.plan import (
+    Draw,
+    Group,
+    Plan,
+    build_plan,
+    embed_places,
+    find_embeddings,
+    name_tasks,
+    task_card,
+)
 from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_alone, run_probe, score
 from tessearth.evaluation.references import REFERENCES, RandomFeatures, RandomNetwork, build_reference
 from tessearth.evaluation.results import (
@@ -102,11 +111,8 @@ def _as_members(value: Any) -> tuple[Any, ...]:
 Array = npt.NDArray[Any]
 
 
-class Progress(Protocol):
-    """Called with the number of scores found, that of all, and what is being worked on."""
-
-    def __call__(self, done: int, total: int | None, note: str = "") -> None:
-        """Show where the work stands."""
+Progress = Callable[[int, int, str], None]
+"""Called with the number of scores found, that of all, and what is being worked on."""
 
 
 class Prediction(NamedTuple):
@@ -320,7 +326,7 @@ def evaluate(
     with contextlib.nullcontext() if out is None else locked_folder(Path(out), busy=busy):
         plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark)
         runner = Runner(plan, probes, chosen, EmbeddingCache() if cache else None)
-        results, predictions = runner.run(groups, compared, to_json(arguments), progress or _silent)
+        results, predictions = runner.run(groups, compared, to_json(arguments), progress or (lambda *_: None))
         if out is not None:
             from tessearth.evaluation.report import write_report
 
@@ -360,7 +366,7 @@ class Runner:
             device=str(self.device),
             seconds=round(time.perf_counter() - start, 3),
             models=tuple(models),
-            tasks=self.plan.cards(),
+            tasks=tuple(map(task_card, self.plan.tasks)),
             scores=tuple(recorder.scores),
             skipped=tuple(dict.fromkeys(recorder.skipped)),
             breakdowns=tuple(recorder.breakdowns),
@@ -463,7 +469,3 @@ def _versions() -> dict[str, str]:
 
 def _name_of(model: Any) -> str:
     return str(model) if isinstance(model, str | PathLike) else type(model).__name__
-
-
-def _silent(done: int, total: int | None, note: str = "") -> None:
-    pass

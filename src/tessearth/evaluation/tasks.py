@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError, DataError, TableError, UnknownNameError
-from tessearth.evaluation.splits import Split
 from tessearth.labels import LABELS, LabelTable, country_names, load_benchmark, read_benchmark
 from tessearth.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
 from tessearth.settings import Kind, did_you_mean
@@ -25,6 +24,7 @@ from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, sample_sphere, xy
 from tessearth.storage import PANDAS_BLANK, Labelled, column_names, read_labelled
 
 Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
 
 CHECKERBOARD = "checkerboard-"
 CHECKERBOARD_COLOURS = 16
@@ -32,6 +32,15 @@ CHECKERBOARD_ROWS = 10_000
 RANGE = "range/"
 ERA5 = "range/era5/"
 OCEAN = "ocean"
+
+
+class Split(NamedTuple):
+    """Row numbers to learn from and to test on."""
+
+    name: str
+    """What was drawn and with which seed, such as "random-42"."""
+    train: Rows
+    test: Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

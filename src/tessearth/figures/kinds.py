@@ -48,9 +48,8 @@ def check_figure(kind: str, path: str | PathLike[str], dpi: int = plotting.DPI) 
     KINDS[kind]
     if not 20 <= dpi <= 2400:
         raise ConfigError(f"dpi is {dpi}; it must lie between 20 and 2400")
-    out = plotting.check_figure_path(
-        path, (*plotting.SUFFIXES, ANIMATION) if kind == "migration" else plotting.SUFFIXES
-    )
+    animated = (ANIMATION,) if kind == "migration" else ()
+    out = plotting.check_figure_path(path, (*plotting.SUFFIXES, *animated))
     if not out.parent.is_dir():
         raise ConfigError(f"there is no folder {out.parent} to write {out.name} into")
 

@@ -37,24 +37,13 @@ NEAREST_STEP_DEGREES = 0.02
 """Spacing of the points along outlines among which the nearest is found: some 2 km."""
 
 CONTINENTS_WITHOUT_CODE = {
-    "Akrotiri": "EU",
-    "Baikonur": "AS",
-    "Bajo Nuevo Bank": "NA",
-    "Clipperton I.": "NA",
-    "Coral Sea Is.": "OC",
-    "Cyprus U.N. Buffer Zone": "EU",
-    "Dhekelia": "EU",
-    "Indian Ocean Ter.": "OC",
-    "Kosovo": "EU",
-    "N. Cyprus": "EU",
-    "Scarborough Reef": "AS",
-    "Serranilla Bank": "NA",
-    "Siachen Glacier": "AS",
-    "Somaliland": "AF",
-    "Spratly Is.": "AS",
-    "USNB Guantanamo Bay": "NA",
+    "AF": ("Somaliland",),
+    "AS": ("Baikonur", "Scarborough Reef", "Siachen Glacier", "Spratly Is."),
+    "EU": ("Akrotiri", "Cyprus U.N. Buffer Zone", "Dhekelia", "Kosovo", "N. Cyprus"),
+    "NA": ("Bajo Nuevo Bank", "Clipperton I.", "Serranilla Bank", "USNB Guantanamo Bay"),
+    "OC": ("Coral Sea Is.", "Indian Ocean Ter."),
 }
-"""Continents of the territories of Natural Earth that have no number in ISO 3166-1."""
+"""The territories of Natural Earth that have no number in ISO 3166-1, by their continents."""
 
 
 class Outline(NamedTuple):
@@ -150,8 +139,9 @@ def country_continents() -> tuple[str, ...]:
     """The continent of each country code as GeoNames assigns it: AF, AN, AS, EU, NA, OC or SA."""
     states = json.loads(source_file("states", "data/countries.json").read_text(encoding="utf-8"))
     by_number = {row["isonumeric"]: row["continentcode"] for row in states.values()}
+    by_name = {name: continent for continent, names in CONTINENTS_WITHOUT_CODE.items() for name in names}
     return tuple(
-        by_number[int(outline.iso_numeric)] if outline.iso_numeric else CONTINENTS_WITHOUT_CODE[outline.name]
+        by_number[int(outline.iso_numeric)] if outline.iso_numeric else by_name[outline.name]
         for outline in load_outlines()
     )
 

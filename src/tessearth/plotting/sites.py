@@ -12,8 +12,17 @@ from tessearth.encoder import Trajectory
 from tessearth.errors import ConfigError, DataError
 from tessearth.packages import require
 from tessearth.plotting.colours import END, SHARPNESS, START, fit_components
-from tessearth.plotting.ground import add_lines, draw_ground, fade_sea, land_at, show_pixels
-from tessearth.plotting.views import Floats, View, add_colour_bar, new_figure
+from tessearth.plotting.views import (
+    Floats,
+    View,
+    add_colour_bar,
+    add_lines,
+    draw_ground,
+    fade_sea,
+    land_at,
+    new_figure,
+    show_pixels,
+)
 from tessearth.sphere import EARTH_RADIUS_KM, Cells, latlon_to_xyz, xyz_to_latlon
 
 SHARE = 0.3
@@ -81,7 +90,7 @@ def draw_cells(axis: Any, cells: Cells, view: View) -> Any:
 def draw_site_embeddings(
     axis: Any, xyz: npt.ArrayLike, embeddings: npt.ArrayLike, view: View, *, columns: int = 1200
 ) -> Any:
-    """Every place in the colour of its nearest site: independent components of site embeddings (K, S); the sea is faded."""
+    """Every place in the colour of its nearest site, by components of site embeddings (K, S); the sea is faded."""
     spatial = require("scipy.spatial", extra="plot", what="nearest cells")
     sites = np.asarray(xyz, dtype=np.float64)
     values = np.asarray(embeddings, dtype=np.float64)
@@ -90,7 +99,7 @@ def draw_site_embeddings(
     pixels = view.pixels(columns)
     nearest = np.zeros(pixels.shown.shape, dtype=np.int64)
     tree = spatial.cKDTree(sites / np.linalg.norm(sites, axis=1, keepdims=True))
-    nearest[pixels.shown] = tree.query(to_xyz(pixels.latlon[pixels.shown]))[1]
+    nearest[pixels.shown] = tree.query(latlon_to_xyz(torch.from_numpy(pixels.latlon[pixels.shown])).numpy())[1]
     land = land_at(pixels, view)
     on_land = np.unique(nearest[land])
     fitted = fit_components(values[on_land] if len(on_land) >= FEWEST_SITES else values)
@@ -218,11 +227,6 @@ def sample_sites(count: int, share: float, seed: int) -> npt.NDArray[np.int64]:
 def to_latlon(xyz: npt.ArrayLike) -> Floats:
     """Directions (..., 3) to degrees (..., 2)."""
     return np.asarray(xyz_to_latlon(torch.from_numpy(np.array(xyz, dtype=np.float64))).numpy())
-
-
-def to_xyz(latlon: Floats) -> Floats:
-    """Degrees (..., 2) to unit vectors (..., 3)."""
-    return np.asarray(latlon_to_xyz(torch.from_numpy(np.array(latlon, dtype=np.float64))).numpy())
 
 
 def visible_points(view: View, latlon: Floats) -> Floats:
