@@ -444,7 +444,8 @@ def test_rows_are_found_in_a_larger_set_or_not_at_all() -> None:
 
 def test_a_plan_groups_tasks_of_the_same_places() -> None:
     plan = build_plan([number_task(), class_task(), number_task("other", latlon=PLACES + 0.5)], ["random", "20deg"])
-    assert [[task.name for task in group.draws[0].tasks] for group in plan.groups] == [["height", "zone"], ["other"]]
+    random = [draw for draw in plan.draws if draw.split == "random"]
+    assert [[task.name for task in draw.tasks] for draw in random] == [["height", "zone"], ["other"]]
     assert plan.units() == 3 * 6
     assert plan.detailed >= {("height", "random-42"), ("height", "20deg-42")}
     with pytest.raises(UnknownNameError):

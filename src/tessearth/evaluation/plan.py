@@ -3,7 +3,6 @@
 A split says which places are learned from and which are tested on: at random, whole regions held out, or few labels.
 """
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -123,26 +122,24 @@ def build_splits(name: str, latlon: npt.ArrayLike) -> list[Split]:
 
 
 class Draw(NamedTuple):
-    """One division of a group's rows, and the tasks it can be used for."""
+    """One division of the rows at some places, and the tasks that it can be used for together."""
 
+    places: str
+    """`places_key` of the places."""
     split: str
     """The kind of split, such as "10deg"."""
     rows: Split
     tasks: tuple[Task, ...]
 
     @property
+    def latlon(self) -> npt.NDArray[np.float64]:
+        """The places, (N, 2) degrees."""
+        return self.tasks[0].latlon
+
+    @property
     def few(self) -> bool:
         """Whether probes may take fewer folds than the protocol's."""
         return self.split.startswith(FEW)
-
-
-class Group(NamedTuple):
-    """Tasks at the same places and with the same draws: their embeddings and regressions are computed together."""
-
-    places: str
-    """`places_key` of the places."""
-    latlon: npt.NDArray[np.float64]
-    draws: tuple[Draw, ...]
 
 
 class PlaceSet(NamedTuple):
@@ -157,7 +154,7 @@ class Plan(NamedTuple):
     """All tasks, draws and places of an evaluation."""
 
     tasks: tuple[Task, ...]
-    groups: tuple[Group, ...]
+    draws: tuple[Draw, ...]
     places: dict[str, PlaceSet]
     """By their key, larger sets before their parts."""
     skipped: tuple[Skipped, ...]
@@ -166,7 +163,7 @@ class Plan(NamedTuple):
 
     def units(self) -> int:
         """The number of scores of one encoder and one probe."""
-        return sum(len(draw.tasks) for group in self.groups for draw in group.draws)
+        return sum(len(draw.tasks) for draw in self.draws)
 
 
 def build_plan(
@@ -180,19 +177,22 @@ def build_plan(
     for split in splits:
         SPLITS[split]  # an unknown split is a slip of the pen, not a property of some task
     loaded, skipped = _load_tasks(tasks, data_dir, benchmark)
-    groups = []
+    draws: list[Draw] = []
     for together in _gather(loaded):
-        group, failed = _draw(together, splits)
+        drawn, failed = _draw(together, splits)
         skipped += failed
-        groups += [group] if group.draws else []
-    every = [draw for group in groups for draw in group.draws]
-    run = {task.name for draw in every for task in draw.tasks}
+        draws += drawn
+    run = {task.name for draw in draws for task in draw.tasks}
+    first: dict[tuple[str, str], str] = {}
+    for draw in draws:
+        for task in draw.tasks:
+            first.setdefault((task.name, draw.split), draw.rows.name)
     return Plan(
         tasks=tuple(task for task in loaded if task.name in run),
-        groups=tuple(groups),
-        places=_place_sets(groups),
+        draws=tuple(draws),
+        places=_place_sets(draws),
         skipped=tuple(skipped),
-        detailed=_first_draws(every),
+        detailed=frozenset((task, name) for (task, _), name in first.items()),
     )
 
 
@@ -250,40 +250,32 @@ def _gather(tasks: Sequence[Task]) -> list[list[Task]]:
     return list(together.values())
 
 
-def _draw(tasks: Sequence[Task], splits: Sequence[str]) -> tuple[Group, list[Skipped]]:
+def _draw(tasks: Sequence[Task], splits: Sequence[str]) -> tuple[list[Draw], list[Skipped]]:
     """Every draw over the tasks' common places, each with the tasks that it leaves something to learn and to test."""
-    first, draws, skipped = tasks[0], [], []
+    first, places = tasks[0], places_key(tasks[0].latlon)
+    draws: list[Draw] = []
+    skipped: list[Skipped] = []
     for split in splits if first.split is None else (FIXED,):
         try:
             divisions = build_splits(split, first.latlon) if first.split is None else [first.split]
         except DataError as error:
             skipped += [Skipped(task=task.name, split=split, reason=str(error)) for task in tasks]
             continue
-        for rows, task in itertools.product(divisions, tasks):
-            if reason := check_draw(task, rows):
-                skipped.append(Skipped(task=task.name, split=split, reason=reason))
-        kept = [(rows, tuple(task for task in tasks if not check_draw(task, rows))) for rows in divisions]
-        draws += [Draw(split, rows, able) for rows, able in kept if able]
-    return Group(places_key(first.latlon), first.latlon, tuple(draws)), skipped
+        for rows in divisions:
+            reasons = [(task, check_draw(task, rows)) for task in tasks]
+            skipped += [Skipped(task=task.name, split=split, reason=reason) for task, reason in reasons if reason]
+            if able := tuple(task for task, reason in reasons if not reason):
+                draws.append(Draw(places, split, rows, able))
+    return draws, skipped
 
 
-def _first_draws(draws: Iterable[Draw]) -> frozenset[tuple[str, str]]:
-    first: dict[tuple[str, str], str] = {}
-    for draw in draws:
-        for task in draw.tasks:
-            first.setdefault((task.name, draw.split), draw.rows.name)
-    return frozenset((task, name) for (task, _), name in first.items())
-
-
-def _place_sets(groups: Sequence[Group]) -> dict[str, PlaceSet]:
+def _place_sets(draws: Sequence[Draw]) -> dict[str, PlaceSet]:
     """Distinct sets of places, the largest first; a set that lies within a larger one is embedded with it."""
+    distinct = {draw.places: draw.latlon for draw in draws}
     sets: dict[str, PlaceSet] = {}
-    for group in sorted(groups, key=lambda group: -len(group.latlon)):
-        if group.places in sets:
-            continue
-        larger = ((key, rows_within(group.latlon, other.latlon)) for key, other in sets.items() if not other.within)
-        found = next(((key, rows) for key, rows in larger if rows is not None), None)
-        sets[group.places] = PlaceSet(group.latlon, found)
+    for key, latlon in sorted(distinct.items(), key=lambda item: -len(item[1])):
+        larger = ((other, rows_within(latlon, whole.latlon)) for other, whole in sets.items() if not whole.within)
+        sets[key] = PlaceSet(latlon, next(((other, rows) for other, rows in larger if rows is not None), None))
     return sets
 
 

@@ -23,7 +23,6 @@ from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
 from tessearth.evaluation.plan import (
     Draw,
-    Group,
     Plan,
     build_plan,
     embed_places,
@@ -217,7 +216,7 @@ class Recorder:
             self.predictions = {key: value for key, value in self.predictions.items() if key[0] != label}
         self.done = done
 
-    def take(self, source: Source, group: Group, draw: Draw, outcome: Outcome) -> None:
+    def take(self, source: Source, draw: Draw, outcome: Outcome) -> None:
         """Keep one outcome: its score, or why there is none."""
         self.done += 1
         task, rows, target = outcome.task, draw.rows, outcome.task.target[draw.rows.test]
@@ -228,48 +227,28 @@ class Recorder:
         if outcome.prediction is None or not np.isfinite(found):
             self.skipped.append(Skipped(model=source.model, task=task.name, split=draw.split, reason=reason))
             return
-        self.scores.append(
-            Score(
-                model=source.model,
-                member=source.member,
-                task=task.name,
-                split=draw.split,
-                draw=rows.name,
-                probe=source.probe,
-                score=found,
-                train_rows=len(rows.train),
-                test_rows=len(rows.test),
-                chosen=to_json(outcome.chosen),
-            )
-        )
+        where: dict[str, Any] = {"model": source.model, "task": task.name, "split": draw.split, "draw": rows.name}
+        where["probe"] = source.probe
+        lengths: dict[str, Any] = {"train_rows": len(rows.train), "test_rows": len(rows.test)}
+        chosen = to_json(outcome.chosen)
+        self.scores.append(Score(**where, **lengths, member=source.member, score=found, chosen=chosen))
         if not source.detailed or (task.name, rows.name) not in self.plan.detailed:
             return
-        self.predictions[source.model, task.name, draw.split] = Prediction(
-            task, rows.name, rows.test, outcome.prediction, found
-        )
-        continents = self._continents(group, task)
-        self.breakdowns.append(
-            Breakdown(
-                model=source.model,
-                task=task.name,
-                split=draw.split,
-                draw=rows.name,
-                probe=source.probe,
-                classes=class_table(task, target, outcome.prediction) if task.kind == "classify" else None,
-                continents=None
-                if continents is None
-                else continent_table(task, continents[rows.test], target, outcome.prediction),
-            )
-        )
+        key = source.model, task.name, draw.split
+        self.predictions[key] = Prediction(task, rows.name, rows.test, outcome.prediction, found)
+        classes = class_table(task, target, outcome.prediction) if task.kind == "classify" else None
+        known = self._continents(draw.places, task)
+        continents = None if known is None else continent_table(task, known[rows.test], target, outcome.prediction)
+        self.breakdowns.append(Breakdown(**where, classes=classes, continents=continents))
 
-    def _continents(self, group: Group, task: Task) -> npt.NDArray[np.int64] | None:
-        """The continent of each of a group's places; None, noted once, where the data for it is not installed."""
+    def _continents(self, places: str, task: Task) -> npt.NDArray[np.int64] | None:
+        """The continent of each of a task's places; None, noted once, where the data for it is not installed."""
         if self._no_continents:
             return None
         try:
-            if group.places not in self._known_continents:
-                self._known_continents[group.places] = find_continents(task)
-            return self._known_continents[group.places]
+            if places not in self._known_continents:
+                self._known_continents[places] = find_continents(task)
+            return self._known_continents[places]
         except TessearthError as error:
             self._no_continents = f"there is no breakdown by continent: {error}"
             self.skipped.append(Skipped(reason=self._no_continents))
@@ -347,7 +326,7 @@ class Runner:
         self, groups: Sequence[ModelGroup], references: Sequence[str], arguments: dict[str, Any], progress: Progress
     ) -> tuple[Results, Predictions]:
         """Every model, then the references, and what maps are drawn from; one error when there is nothing to show."""
-        if not self.plan.groups:
+        if not self.plan.draws:
             raise DataError(f"no task can be evaluated: {_first_reason(self.plan.skipped)}")
         start, created = time.perf_counter(), datetime.now(UTC)
         members = sum(len(group.members) for group in groups)
@@ -391,10 +370,9 @@ class Runner:
         embeddings = find_embeddings(embedder, self.plan, self.cache)
         start = time.perf_counter()
 
-        def work(at: tuple[Group, Draw]) -> list[tuple[Source, Outcome]]:
-            group, draw = at
+        def work(draw: Draw) -> list[tuple[Source, Outcome]]:
             sources = [Source(label, number, name, number == 0 and name == self.probes[0]) for name in self.probes]
-            features = embeddings.at[group.places]
+            features = embeddings.at[draw.places]
             return [(source, one) for source in sources for one in self._probe(source.probe, draw, features)]
 
         self._run_draws(label, work, recorder)
@@ -414,14 +392,11 @@ class Runner:
         features = embed_places(self.plan, lambda key: network.embed(self.plan.places[key].latlon)) if network else {}
         made = time.perf_counter() - start
 
-        def work(at: tuple[Group, Draw]) -> list[tuple[Source, Outcome]]:
-            group, draw = at
+        def work(draw: Draw) -> list[tuple[Source, Outcome]]:
             if features:
-                return [(source, one) for one in self._probe("ridge", draw, features[group.places])]
-            sides = Sides(group.latlon[draw.rows.train], group.latlon[draw.rows.test])
-            return [
-                (source, run_alone(build_reference(name, task.kind), task, sides, draw.rows)) for task in draw.tasks
-            ]
+                return [(source, one) for one in self._probe("ridge", draw, features[draw.places])]
+            rows, sides = draw.rows, Sides(draw.latlon[draw.rows.train], draw.latlon[draw.rows.test])
+            return [(source, run_alone(build_reference(name, task.kind), task, sides, rows)) for task in draw.tasks]
 
         self._run_draws(name, work, recorder)
         member = Member(
@@ -438,16 +413,13 @@ class Runner:
         sides = Sides(features[draw.rows.train], features[draw.rows.test])
         return run_probe(name, draw.tasks, sides, draw.rows, few=draw.few, device=self.device)
 
-    def _run_draws(
-        self, label: str, work: Callable[[tuple[Group, Draw]], list[tuple[Source, Outcome]]], recorder: Recorder
-    ) -> None:
+    def _run_draws(self, label: str, work: Callable[[Draw], list[tuple[Source, Outcome]]], recorder: Recorder) -> None:
         """Every draw: several at once on a CPU, one by one on a GPU and for probes that draw random numbers."""
-        draws = [(group, draw) for group in self.plan.groups for draw in group.draws]
         alone = self.device.type != "cpu" or not SIDE_BY_SIDE.issuperset(self.probes)
-        found = side_by_side(work, draws, 1 if alone else torch.get_num_threads())
-        for (group, draw), outcomes in zip(draws, found, strict=True):
+        found = side_by_side(work, self.plan.draws, 1 if alone else torch.get_num_threads())
+        for draw, outcomes in zip(self.plan.draws, found, strict=True):
             for source, outcome in outcomes:
-                recorder.take(source, group, draw, outcome)
+                recorder.take(source, draw, outcome)
             recorder.show(f"{label}: {draw.rows.name}")
 
 

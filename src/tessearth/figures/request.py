@@ -1,6 +1,5 @@
 """What a figure shows, and where its numbers come from: a model, a run, a table, predictions."""
 
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +13,7 @@ from tessearth.errors import ConfigError, CoordinateError
 from tessearth.figures.scores import STORE, find_run
 from tessearth.imagery import FeatureStore, SourceRecipe, build_source, to_picture
 from tessearth.plotting import COLUMN_CM, SHARE, Floats, Pixels, Predicted, View, build_view, new_figure
-from tessearth.settings import did_you_mean
+from tessearth.settings import from_plain, read_value
 from tessearth.sphere import check_latlon
 
 Array = npt.NDArray[Any]
@@ -138,18 +137,9 @@ class Tiles(NamedTuple):
 
 
 def read_settings(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Settings by name as a `Request` takes them; an unknown name or a text of another type is a ConfigError."""
-    hints = typing.get_type_hints(Settings)
-    found: dict[str, Any] = {}
-    for name, text in texts.items():
-        if name not in hints:
-            raise ConfigError(f"a figure has no setting named {name!r}{did_you_mean(name, hints)}")
-        kind = next(kind for kind in (int, float, str) if kind in (hints[name], *typing.get_args(hints[name])))
-        try:
-            found[name] = kind(text)
-        except ValueError:
-            raise ConfigError(f"{name} is {text!r}, not a {'whole ' if kind is int else ''}number") from None
-    return found
+    """Settings by name as a `Request` takes them, from texts; an unknown name or another type is a ConfigError."""
+    settings = from_plain(Settings, {name: read_value(text) for name, text in texts.items()})
+    return {name: getattr(settings, name) for name in texts}
 
 
 def read_view(projection: str | None, region: str | None, center: str | None) -> View:

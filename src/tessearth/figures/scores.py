@@ -11,23 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
+from tessearth import evaluation
 from tessearth.devices import find_device
 from tessearth.embedding import Embedder
 from tessearth.encoder import TRAJECTORIES
 from tessearth.errors import ConfigError, DataError, TableError
-from tessearth.evaluation import (
-    METRICS,
-    Outcome,
-    Sides,
-    Split,
-    Task,
-    build_splits,
-    load_task,
-    read_models,
-    rows_within,
-    run_probe,
-    score,
-)
+from tessearth.evaluation import Outcome, Task
 from tessearth.plotting import Predicted, Score
 from tessearth.zoo import shipped_folder
 
@@ -133,15 +122,15 @@ TOP_K_TASKS = ("koppen", "country", "temperature", "elevation")
 
 def predict(models: Sequence[str], task_name: str, *, split: str = "random", device: str | None = None) -> Predicted:
     """The predictions of a ridge probe on each model's embeddings, at held-out places."""
-    task = load_task(task_name)
-    rows = task.split or build_splits(split, task.latlon)[0]
+    task = evaluation.load_task(task_name)
+    rows = task.split or evaluation.build_splits(split, task.latlon)[0]
     said = {}
-    for group in read_models(list(models)):
+    for group in evaluation.read_models(list(models)):
         outcome = _probe(Embedder(group.members[0], device=device), [task], rows)[0]
         if outcome.prediction is None:
             raise DataError(f"{group.label} on {task.name}: {outcome.reason}")
-        value = score(task.kind, task.target[rows.test], outcome.prediction)
-        said[f"{group.label} ({METRICS[task.kind][0]} {value:.3f})"] = outcome.prediction
+        value = evaluation.score(task.kind, task.target[rows.test], outcome.prediction)
+        said[f"{group.label} ({evaluation.METRICS[task.kind][0]} {value:.3f})"] = outcome.prediction
     return Predicted(
         latlon=task.latlon[rows.test],
         truth=task.target[rows.test],
@@ -153,10 +142,10 @@ def predict(models: Sequence[str], task_name: str, *, split: str = "random", dev
 
 def score_top_k(model: str, kept: Sequence[int], *, split: str = "random", device: str | None = None) -> list[Score]:
     """Mean accuracy and mean R2 of ridge probes when only the `k` largest site weights of a place are kept."""
-    tasks = [load_task(name) for name in TOP_K_TASKS]
+    tasks = [evaluation.load_task(name) for name in TOP_K_TASKS]
     if any(not np.array_equal(task.latlon, tasks[0].latlon) for task in tasks):
         tasks = _at_common_places(tasks)
-    rows = build_splits(split, tasks[0].latlon)[0]
+    rows = evaluation.build_splits(split, tasks[0].latlon)[0]
     scores = []
     for k in kept:
         embedder = Embedder(model, device=device, top_k=k)
@@ -165,20 +154,20 @@ def score_top_k(model: str, kept: Sequence[int], *, split: str = "random", devic
         told = _probe(embedder, tasks, rows)
         by_kind = {
             kind: [
-                score(kind, one.task.target[rows.test], one.prediction)
+                evaluation.score(kind, one.task.target[rows.test], one.prediction)
                 for one in told
                 if one.task.kind == kind and one.prediction is not None
             ]
-            for kind in METRICS
+            for kind in evaluation.METRICS
         }
         scores.append(Score(float(k), split, float(np.mean(by_kind["classify"])), float(np.mean(by_kind["regress"]))))
     return scores
 
 
-def _probe(embedder: Embedder, tasks: Sequence[Task], rows: Split) -> list[Outcome]:
+def _probe(embedder: Embedder, tasks: Sequence[Task], rows: evaluation.Split) -> list[Outcome]:
     embedded = np.asarray(embedder.embed(tasks[0].latlon), dtype=np.float32)
-    sides = Sides(train=embedded[rows.train], test=embedded[rows.test])
-    return run_probe("ridge", tasks, sides, rows, few=False, device=find_device(str(embedder.device)))
+    sides = evaluation.Sides(train=embedded[rows.train], test=embedded[rows.test])
+    return evaluation.run_probe("ridge", tasks, sides, rows, few=False, device=find_device(str(embedder.device)))
 
 
 def _at_common_places(tasks: Sequence[Task]) -> list[Task]:
@@ -188,7 +177,7 @@ def _at_common_places(tasks: Sequence[Task]) -> list[Task]:
     common = tasks[0].latlon[np.logical_and.reduce([np.isin(places[0], other) for other in places])]
     if not len(common):
         raise DataError("the tasks of a top-k curve share no places")
-    rows = [rows_within(common, task.latlon) for task in tasks]
+    rows = [evaluation.rows_within(common, task.latlon) for task in tasks]
     return [
         replace(task, latlon=common, target=task.target[at], countries=None)
         for task, at in zip(tasks, rows, strict=True)
