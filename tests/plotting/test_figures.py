@@ -11,7 +11,7 @@ import torch
 from tessearth.encoder.sites import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError, TableError
-from tessearth.figures.scores import read_metrics, read_scores
+from tessearth.figures.request import read_metrics, read_scores
 from tessearth.plotting import (
     Score,
     View,

@@ -120,10 +120,10 @@ def draw(
     by 2048.
     """
     from tessearth.evaluation import load_prior
-    from tessearth.plotting import check_map_path, write_world_map
+    from tessearth.plotting import MAP_SUFFIXES, check_figure_path, write_world_map
     from tessearth.sphere import world_grid
 
-    check_map_path(out)
+    check_figure_path(out, MAP_SUFFIXES)
     saved = load_prior(prior)
     code = saved.code_of(species)
     grid = world_grid(resolution)

@@ -75,10 +75,10 @@ class FileTask:
 
     files: tuple[str, ...]
     """Read one after another."""
-    lon: str
-    lat: str
     target: str
     kind: Kind
+    lon: str = "lon"
+    lat: str = "lat"
     transform: Literal["raw", "log1p"] = "raw"
     without: str | None = None
     """A class whose rows are left out."""
@@ -87,7 +87,7 @@ class FileTask:
 
 
 _ECOREGIONS: Any = {"files": ("ecoregion_train.csv", "ecoregion_val.csv"), "lon": "X", "lat": "Y", "kind": "classify"}
-_COUNTRY: Any = {"files": ("country.csv",), "lon": "lon", "lat": "lat", "target": "country", "kind": "classify"}
+_COUNTRY: Any = {"files": ("country.csv",), "target": "country", "kind": "classify"}
 
 FILE_TASKS: dict[str, FileTask] = {
     "range/biome": FileTask(target="BIOME_NAME", **_ECOREGIONS),
@@ -98,17 +98,10 @@ FILE_TASKS: dict[str, FileTask] = {
     "range/housing": FileTask(
         files=("housing.csv",), lon="longitude", lat="latitude", target="median_house_value", kind="regress"
     ),
-    "range/elevation": FileTask(files=("elevation.csv",), lon="lon", lat="lat", target="elevation", kind="regress"),
-    "range/population": FileTask(
-        files=("population.csv",), lon="lon", lat="lat", target="population", kind="regress", transform="log1p"
-    ),
+    "range/elevation": FileTask(files=("elevation.csv",), target="elevation", kind="regress"),
+    "range/population": FileTask(files=("population.csv",), target="population", kind="regress", transform="log1p"),
     "range/land": FileTask(
-        files=("land_ocean_train.csv", "land_ocean_test.csv"),
-        lon="lon",
-        lat="lat",
-        target="land",
-        kind="classify",
-        fixed_split=True,
+        files=("land_ocean_train.csv", "land_ocean_test.csv"), target="land", kind="classify", fixed_split=True
     ),
 }
 ERA5_FILE = FileTask(files=("ERA5_Land_Clipped_2020.csv",), lon="Longitude", lat="Latitude", target="", kind="regress")

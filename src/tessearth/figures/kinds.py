@@ -13,8 +13,7 @@ from tessearth import plotting
 from tessearth.encoder import TRAJECTORIES, read_trajectory
 from tessearth.errors import ConfigError
 from tessearth.evaluation import split_names
-from tessearth.figures.request import Request
-from tessearth.figures.scores import find_run, predict, read_metrics, read_scores, score_top_k
+from tessearth.figures.request import Request, find_run, predict, read_metrics, read_scores, score_top_k
 from tessearth.plotting import Floats, Pixels, Score, View
 from tessearth.settings import Registry
 from tessearth.sphere import build_cells, fibonacci_lattice

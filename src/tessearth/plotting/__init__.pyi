@@ -4,8 +4,8 @@ from tessearth.plotting.curves import Score as Score
 from tessearth.plotting.curves import draw_losses as draw_losses
 from tessearth.plotting.curves import draw_performance as draw_performance
 from tessearth.plotting.curves import draw_retrieval as draw_retrieval
+from tessearth.plotting.places import MAP_SUFFIXES as MAP_SUFFIXES
 from tessearth.plotting.places import Predicted as Predicted
-from tessearth.plotting.places import check_map_path as check_map_path
 from tessearth.plotting.places import check_token as check_token
 from tessearth.plotting.places import draw_classes as draw_classes
 from tessearth.plotting.places import draw_embeddings as draw_embeddings

@@ -30,6 +30,7 @@ from tessearth.plotting.views import (
     Pixels,
     View,
     add_colour_bar,
+    check_figure_path,
     draw_ground,
     fade_sea,
     figure_bytes,
@@ -199,7 +200,7 @@ MAP_SUFFIXES = (".png", ".csv")
 
 def write_world_map(path: str | PathLike[str], values: npt.NDArray[np.floating], *, name: str, title: str = "") -> None:
     """Write values (rows, columns) of a `world_grid`: as a picture (.png), or a table lat, lon, `name` (.csv)."""
-    check_map_path(path)
+    check_figure_path(path, MAP_SUFFIXES)
     if str(path).lower().endswith(".png"):
         write_bytes(path, _draw_cells(values, name, title))
         return
@@ -207,12 +208,6 @@ def write_world_map(path: str | PathLike[str], values: npt.NDArray[np.floating],
     table = pa.table({"lat": latlon[:, 0], "lon": latlon[:, 1], name: values.reshape(-1)})
     with atomic_write(path) as file:
         pa.csv.write_csv(table, file)
-
-
-def check_map_path(path: str | PathLike[str]) -> None:
-    """Refuse a name that ends neither as a picture nor as a table, before anything is computed."""
-    if not str(path).lower().endswith(MAP_SUFFIXES):
-        raise ConfigError(f"{path} names neither a picture nor a table: end it in {' or '.join(MAP_SUFFIXES)}")
 
 
 def _draw_cells(values: npt.NDArray[np.floating], name: str, title: str) -> bytes:
