@@ -318,21 +318,20 @@ class Embeddings(NamedTuple):
 def find_embeddings(embedder: Embedder, plan: Plan, cache: EmbeddingCache | None) -> Embeddings:
     """Embed every set of places of a plan, or read what was embedded before."""
     start, fingerprint = time.perf_counter(), embedder.fingerprint()
-    ways: list[str] = []
+    ways: set[str] = set()
 
     def find(key: str) -> Array:
         latlon = plan.places[key].latlon
         kept = cache.read(fingerprint, key, (len(latlon), embedder.dim)) if cache else None
-        ways.append("made" if kept is None else "from the cache")
-        if kept is not None:
-            return kept
-        made = np.asarray(embedder.embed(latlon), dtype=np.float32)
-        if cache:
-            cache.write(fingerprint, key, made)
-        return made
+        ways.add("made" if kept is None else "from the cache")
+        if kept is None:
+            kept = np.asarray(embedder.embed(latlon), dtype=np.float32)
+            if cache:
+                cache.write(fingerprint, key, kept)
+        return kept
 
     found = embed_places(plan, find)
-    how = ways[0] if len(set(ways)) == 1 else "some of both"
+    how = ways.pop() if len(ways) == 1 else "some of both"
     return Embeddings(fingerprint, found, how, time.perf_counter() - start)
 
 

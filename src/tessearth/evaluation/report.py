@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tessearth.errors import MissingExtraError, OutputError
-from tessearth.evaluation.results import Breakdown, Results, Row, ScoreTable, best_model, score_tables
+from tessearth.evaluation.results import Breakdown, ContinentTable, Results, Row, ScoreTable, best_model, score_tables
 from tessearth.evaluation.runner import NAMES, Prediction, Predictions
 from tessearth.packages import require
 from tessearth.storage import write_bytes
@@ -193,21 +193,17 @@ def _score_blocks(results: Results) -> list[Block]:
 
 def _beaten(table: ScoreTable) -> list[str]:
     """The columns in which a reference comes first, and which."""
-    return [
-        f"{column.title} ({', '.join(row.label for row in table.rows if row.marks[number] == 'beats')})"
-        for number, column in enumerate(table.columns)
-        if any(row.marks[number] == "beats" for row in table.rows)
-    ]
+    first = [[row.label for row in table.rows if row.marks[i] == "beats"] for i in range(len(table.columns))]
+    return [f"{column.title} ({', '.join(names)})" for column, names in zip(table.columns, first, strict=True) if names]
 
 
 def _reading(results: Results) -> str:
     several = any(len(model.members) > 1 for model in results.models)
+    members = ", and over members for a model that has several" if several else ""
     return (
         "Accuracy in percent, R2 as it is; larger is better. The best encoder of a column is bold, the second italic; "
         "references do not compete, and say what coordinates alone give. A spread (±) is the standard deviation over "
-        "the draws of a split"
-        + (", and over members for a model that has several" if several else "")
-        + "; a score without one is a single draw."
+        f"the draws of a split{members}; a score without one is a single draw."
     )
 
 
@@ -238,54 +234,44 @@ def class_grid(row: Breakdown) -> Grid | None:
     """The best and the worst classes of one draw by recall; None when no class has rows enough."""
     if row.classes is None:
         return None
-    table = list(zip(*(getattr(row.classes, name) for name in ("names", "rows", "recall", "precision")), strict=True))
+    table = zip(row.classes.names, row.classes.rows, row.classes.recall, row.classes.precision, strict=True)
     ranked = sorted((entry for entry in table if entry[1] >= FEWEST_ROWS), key=lambda entry: -(entry[2] or 0.0))
-    if not ranked:
-        return None
-    shown = ranked if len(ranked) <= 2 * EXTREMES else [*ranked[:EXTREMES], None, *ranked[-EXTREMES:]]
-    left_out = len(ranked) - 2 * EXTREMES
     rows = [
-        (Entry(f"{left_out} more", "note"), *(Entry("") for _ in range(3)))
-        if entry is None
-        else (
-            Entry(entry[0]),
-            Entry(f"{entry[1]:,}"),
-            *(Entry(format_score("accuracy", value)) for value in entry[2:]),
-        )
-        for entry in shown
+        (Entry(name), Entry(f"{count:,}"), *(Entry(format_score("accuracy", value)) for value in shares))
+        for name, count, *shares in ranked
     ]
-    return Grid(("class", "rows tested", "recall (%)", "precision (%)"), tuple(rows))
+    left_out = len(rows) - 2 * EXTREMES
+    if left_out > 0:
+        rows[EXTREMES:-EXTREMES] = [(Entry(f"{left_out} more", "note"), *(Entry("") for _ in range(3)))]
+    return Grid(("class", "rows tested", "recall (%)", "precision (%)"), tuple(rows)) if rows else None
 
 
 def _continent_blocks(results: Results, model: str) -> list[Block]:
     """For every split a table of tasks and continents, of the tasks tested on more than one."""
-    rows = [row for row in results.breakdowns if row.model == model and row.continents is not None]
-    rows = [row for row in rows if row.continents and len(row.continents.names) > 1]
-    if not rows:
+    tables = [(row, row.continents) for row in results.breakdowns if row.model == model and row.continents]
+    tables = [(row, table) for row, table in tables if len(table.names) > 1]
+    if not tables:
         return []
     about = f"{model}, the first draw of each split; R2 is against each continent's own mean. A country is on one"
     blocks: list[Block] = [
         Heading(2, "Continent by continent"),
         Paragraph(f"{about} continent, as GeoNames has it. Rows tested in brackets."),
     ]
-    for split in dict.fromkeys(row.split for row in rows):
-        blocks += [Heading(3, f"Split {split}"), _continent_grid(results, [row for row in rows if row.split == split])]
+    for split in dict.fromkeys(row.split for row, _ in tables):
+        shown = [(row, table) for row, table in tables if row.split == split]
+        blocks += [Heading(3, f"Split {split}"), _continent_grid(results, shown)]
     return blocks
 
 
-def _continent_grid(results: Results, rows: Sequence[Breakdown]) -> Grid:
-    tested = {name for row in rows if row.continents for name in row.continents.names}
-    names = tuple(name for name in NAMES if name in tested)
-    body = []
-    for row in rows:
-        metric, table = results.task(row.task).metric, row.continents
-        parts = {} if table is None else dict(zip(table.names, zip(table.scores, table.rows, strict=True), strict=True))
-        entries = [
-            Entry(f"{format_score(metric, parts[name][0])} ({parts[name][1]:,})" if name in parts else NOTHING)
-            for name in names
-        ]
-        body.append((Entry(f"{row.task} ({_unit(metric)})"), *entries))
-    return Grid(("", *names), tuple(body))
+def _continent_grid(results: Results, tables: Sequence[tuple[Breakdown, ContinentTable]]) -> Grid:
+    names = tuple(name for name in NAMES if any(name in table.names for _, table in tables))
+    rows = []
+    for row, table in tables:
+        metric, columns = results.task(row.task).metric, zip(table.names, table.scores, table.rows, strict=True)
+        said = {name: f"{format_score(metric, value)} ({count:,})" for name, value, count in columns}
+        entries = (Entry(said.get(name, NOTHING)) for name in names)
+        rows.append((Entry(f"{row.task} ({_unit(metric)})"), *entries))
+    return Grid(("", *names), tuple(rows))
 
 
 def _task_blocks(results: Results) -> list[Block]:

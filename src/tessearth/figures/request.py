@@ -20,7 +20,7 @@ from tessearth.errors import ConfigError, CoordinateError, DataError, TableError
 from tessearth.evaluation import Outcome, Task
 from tessearth.imagery import FeatureStore, SourceRecipe, build_source, to_picture
 from tessearth.plotting import COLUMN_CM, SHARE, Floats, Pixels, Predicted, Score, View, build_view, new_figure
-from tessearth.settings import from_plain, read_value
+from tessearth.settings import Kind, from_plain, read_value
 from tessearth.sphere import check_latlon
 from tessearth.zoo import shipped_folder
 
@@ -290,16 +290,15 @@ def score_top_k(model: str, kept: Sequence[int], *, split: str = "random", devic
         if not embedder.has_sites:
             raise ConfigError(f"{model} has no sites to keep: top-k is for Voronoi encoders")
         told = _probe(embedder, tasks, rows)
-        by_kind = {
-            kind: [
-                evaluation.score(kind, one.task.target[rows.test], one.prediction)
-                for one in told
-                if one.task.kind == kind and one.prediction is not None
-            ]
-            for kind in evaluation.METRICS
-        }
-        scores.append(Score(float(k), split, float(np.mean(by_kind["classify"])), float(np.mean(by_kind["regress"]))))
+        means = [_mean_score(told, kind, rows) for kind in ("classify", "regress")]
+        scores.append(Score(float(k), split, *means))
     return scores
+
+
+def _mean_score(told: Sequence[Outcome], kind: Kind, rows: evaluation.Split) -> float:
+    """The mean over the tasks of a kind that a probe could be fitted to."""
+    able = [(one.task, one.prediction) for one in told if one.task.kind == kind and one.prediction is not None]
+    return float(np.mean([evaluation.score(kind, task.target[rows.test], said) for task, said in able]))
 
 
 def _probe(embedder: Embedder, tasks: Sequence[Task], rows: evaluation.Split) -> list[Outcome]:

@@ -48,6 +48,11 @@ class Label:
     """The benchmark's places for it: land without Antarctica, the whole sphere, or the source's own."""
 
 
+def _number(unit: str, source: str, at: Callable[[Floats], Floats] | None) -> Label:
+    places: Literal["land", "own"] = "own" if at is None else "land"
+    return Label(kind="regress", unit=unit, sources=(source,), at=at, places=places)
+
+
 LABELS: Registry[Label] = Registry(
     "label",
     {
@@ -73,42 +78,20 @@ LABELS: Registry[Label] = Registry(
             class_names=lambda: ("sea", "land"),
             places="sphere",
         ),
-        "temperature": Label(
-            kind="regress",
-            unit="annual mean, degrees Celsius",
-            sources=("temperature",),
-            at=partial(climate.interpolate, "temperature"),
+        "temperature": _number(
+            "annual mean, degrees Celsius", "temperature", partial(climate.interpolate, "temperature")
         ),
-        "temperature_range": Label(
-            kind="regress",
-            unit="warmest minus coldest monthly mean, degrees Celsius",
-            sources=("temperature",),
-            at=partial(climate.interpolate, "temperature_range"),
+        "temperature_range": _number(
+            "warmest minus coldest monthly mean, degrees Celsius",
+            "temperature",
+            partial(climate.interpolate, "temperature_range"),
         ),
-        "rain": Label(
-            kind="regress",
-            unit="log(1 + millimetres in a year)",
-            sources=("rain",),
-            at=lambda latlon: np.log1p(climate.interpolate("rain", latlon)),
+        "rain": _number(
+            "log(1 + millimetres in a year)", "rain", lambda latlon: np.log1p(climate.interpolate("rain", latlon))
         ),
-        "elevation": Label(
-            kind="regress",
-            unit="metres above the sea",
-            sources=("topography",),
-            at=partial(climate.interpolate, "elevation"),
-        ),
-        "population": Label(
-            kind="regress",
-            unit="log(1 + town dwellers per square kilometre, 25 km kernel)",
-            sources=("towns",),
-            at=people.population,
-        ),
-        "housing": Label(
-            kind="regress",
-            unit="median house value of a block group, 100,000 US dollars",
-            sources=("houses",),
-            places="own",
-        ),
+        "elevation": _number("metres above the sea", "topography", partial(climate.interpolate, "elevation")),
+        "population": _number("log(1 + town dwellers per square kilometre, 25 km kernel)", "towns", people.population),
+        "housing": _number("median house value of a block group, 100,000 US dollars", "houses", None),
     },
 )
 
