@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from demo_page import Page
-from tessearth.cli.progress import embed_with_progress, work_progress
+from tessearth.cli.options import embed_with_progress, work_progress
 
 import tessearth
 from tessearth.embedding.retrieval import land_places, most_alike
