@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 from demo_page import Page
-from tessearth.cli.options import embed_with_progress, work_progress
 
 import tessearth
+from tessearth.cli.options import embed_with_progress, work_progress
 from tessearth.embedding.retrieval import land_places, most_alike
 from tessearth.errors import OutputError, TessearthError
 from tessearth.evaluation import Task, build_probe, build_splits, check_task, evaluate, score
