@@ -1,4 +1,4 @@
-"""The whole location encoder: coordinates in, embeddings out."""
+"""The whole location encoder, coordinates in and embeddings out, with the residual head at its end."""
 
 import math
 import os
@@ -11,12 +11,43 @@ from torch import Tensor, nn
 
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.contract import LocationEncoder, Sites
-from tessearth.encoder.head import ResidualHead, reset_linear
 from tessearth.encoder.sites import SiteStart, start_sites
 from tessearth.encoder.tokens import SemanticTokens
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.errors import ConfigError
 from tessearth.sphere import latlon_to_xyz
+
+
+class ResidualBlock(nn.Module):
+    """x + ReLU(L2(Dropout(ReLU(L1 x))))."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.second = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, width) -> (N, width)."""
+        return x + F.relu(self.second(self.dropout(F.relu(self.first(x)))))
+
+
+class ResidualHead(nn.Module):
+    """Linear + ReLU, residual blocks, then Linear without bias: (N, input) -> (N, output)."""
+
+    def __init__(self, input_dim: int, hidden_dim: int, output_dim: int, num_blocks: int, dropout: float) -> None:
+        super().__init__()
+        self.entry = nn.Linear(input_dim, hidden_dim)
+        self.blocks = nn.ModuleList(ResidualBlock(hidden_dim, dropout) for _ in range(num_blocks))
+        self.exit = nn.Linear(hidden_dim, output_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, input) -> (N, output)."""
+        x = F.relu(self.entry(x))
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.exit(x)
+        return out
 
 
 class Encoding(NamedTuple):
@@ -198,6 +229,14 @@ class SphericalVoronoiEncoder(LocationEncoder):
             for module in part.modules():
                 if isinstance(module, nn.Linear):
                     reset_linear(module, generator)
+
+
+def reset_linear(layer: nn.Linear, generator: torch.Generator | None = None) -> None:
+    """Draw a linear layer anew as PyTorch does by default, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), from a generator."""
+    bound = 1 / math.sqrt(layer.in_features)
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    if layer.bias is not None:
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
 
 def _start_positions(config: EncoderConfig, sites: SiteStart | Sequence[Tensor]) -> list[Tensor]:
