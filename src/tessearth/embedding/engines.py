@@ -101,16 +101,16 @@ class Engine:
 
         That is the encoder's description and every tensor; an encoder without a registered name adds sample embeddings.
         """
-        described = self.described()
+        described = self.encoder.describe() | self.options()
         yield _plain(described.pop("kind"), described)
         yield from _tensors(self.encoder.state_dict())
         if described.get("name") == "":
             probe = self.embed(Places(fibonacci_lattice(PROBED_PLACES), are_directions=True))
             yield from _tensors({"answers": probe})
 
-    def described(self) -> dict[str, Any]:
-        """The encoder's description, and the options that change its embeddings."""
-        return self.encoder.describe()
+    def options(self) -> dict[str, Any]:
+        """The options that change embeddings, as plain values."""
+        return {}
 
 
 class VoronoiEngine(Engine):
@@ -127,8 +127,7 @@ class VoronoiEngine(Engine):
         strategy: Strategy = "auto",
     ) -> None:
         super().__init__(encoder, device, precision)
-        self.top_k = top_k
-        self.dense_batch_size = self.batch_size
+        self.top_k, self.dense_batch_size = top_k, self.batch_size
         """How many places are taken at once where each looks at every site."""
         self._fast: FastVoronoi | GpuVoronoi | None = None
         self._source: SphericalVoronoiEncoder | None = None
@@ -156,7 +155,7 @@ class VoronoiEngine(Engine):
         return self.fast_path().embed(xyz) if self.strategy == "fast" else self.encoder.embed_xyz(xyz, self.top_k)
 
     def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
-        """The same for a few places, (n, dim), without a batch's fixed costs; None where only batches are embedded."""
+        """The same for up to four places on the CPU's fast path."""
         if self.strategy == "plain" or not 0 < len(places.values) <= FEW_PLACES:
             return None
         fast = self.fast_path()
@@ -169,9 +168,9 @@ class VoronoiEngine(Engine):
             self._fast, self._source = FastVoronoi(self._source, self.precision), None
         return self._fast
 
-    def described(self) -> dict[str, Any]:
-        """The configuration and top_k."""
-        return {**self.encoder.describe(), "top_k": self.top_k}
+    def options(self) -> dict[str, Any]:
+        """How many sites a place keeps."""
+        return {"top_k": self.top_k}
 
 
 class RetrievalEngine(Engine):
@@ -196,9 +195,7 @@ class RetrievalEngine(Engine):
         """What decides the inner engine's embeddings, and the database with the settings it is read with."""
         yield from self.inner.identity()
         yield _plain("retrieval", self.retriever.settings())
-        yield from _tensors(
-            {"keys": self.retriever.keys, "values": self.retriever.values, "places": self.retriever.places}
-        )
+        yield from _tensors({name: getattr(self.retriever, name) for name in ("keys", "values", "places")})
 
 
 def build_engine(

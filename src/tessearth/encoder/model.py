@@ -101,8 +101,15 @@ class SphericalVoronoiEncoder(LocationEncoder):
             num_blocks=config.num_blocks,
             dropout=config.dropout,
         )
-        if not self.norm.weight.is_meta:
-            self._reset_parameters(generator)
+        if self.norm.weight.is_meta:
+            return
+        for voronoi in self.voronois():
+            voronoi.reset_embeddings(generator)
+        if self.tokens is not None:
+            self.tokens.reset_parameters(generator)
+        for module in (*self.projection.modules(), *self.head.modules()):
+            if isinstance(module, nn.Linear):
+                reset_linear(module, generator)
 
     @classmethod
     def allocate(cls, config: EncoderConfig) -> Self:
@@ -134,7 +141,8 @@ class SphericalVoronoiEncoder(LocationEncoder):
 
         LayerNorm((1 - alpha) (W f + b) + alpha z), (N, D), then the coordinates' own features where there are any.
         """
-        mixture = self._mixture(weights)
+        mixtures = [w @ voronoi.embeddings for w, voronoi in zip(weights, self.voronois(), strict=True)]
+        mixture = torch.cat(mixtures, dim=-1).to(self.norm.weight.dtype)
         blend, attention = self.projection(mixture), None
         if self.tokens is not None:
             attention = self.tokens.location_attention(mixture)
@@ -205,10 +213,6 @@ class SphericalVoronoiEncoder(LocationEncoder):
         xyz = xyz.to(voronois[0].directions.dtype)
         return [tessellation.weights(xyz, top_k) for tessellation in voronois]
 
-    def _mixture(self, weights: Sequence[Tensor]) -> Tensor:
-        mixtures = [w @ voronoi.embeddings for w, voronoi in zip(weights, self.voronois(), strict=True)]
-        return torch.cat(mixtures, dim=-1).to(self.norm.weight.dtype)
-
     def coordinate_features(self, xyz: Tensor) -> Tensor:
         """Sines and cosines of pi 2^j (x, y, z) for every octave j, (N, 3) -> (N, 6 octaves)."""
         octaves = math.pi * 2 ** torch.arange(self.config.coordinate_octaves, dtype=xyz.dtype, device=xyz.device)
@@ -219,16 +223,6 @@ class SphericalVoronoiEncoder(LocationEncoder):
         """Normalize in at least float32: bfloat16's eight bits do not hold unit length."""
         wide = raw.float() if raw.dtype.itemsize < 4 else raw
         return F.normalize(wide, dim=-1) if self.config.normalize else wide
-
-    def _reset_parameters(self, generator: torch.Generator | None) -> None:
-        for voronoi in self.voronois():
-            voronoi.reset_embeddings(generator)
-        if self.tokens is not None:
-            self.tokens.reset_parameters(generator)
-        for part in (self.projection, self.head):
-            for module in part.modules():
-                if isinstance(module, nn.Linear):
-                    reset_linear(module, generator)
 
 
 def reset_linear(layer: nn.Linear, generator: torch.Generator | None = None) -> None:

@@ -1,7 +1,7 @@
 """The start of the sites, a lattice over the sphere or over its land, and the record of their movement in a run."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -52,7 +52,8 @@ def land_lattice(
     found = len(keep(centre))
     if found and abs(found - num_sites) > SEARCH_WIDTH / 2 * LAND_SHARE:
         centre = max(num_sites, round(centre * num_sites / found))
-    for size in _outwards(centre, SEARCH_WIDTH):
+    reach = SEARCH_WIDTH // 2
+    for size in sorted(range(max(1, centre - reach), centre + reach + 1), key=lambda size: (abs(size - centre), -size)):
         kept = keep(size)
         if len(kept) == num_sites:
             return kept
@@ -61,15 +62,6 @@ def land_lattice(
     if smallest is None:
         raise ConfigError(f"no lattice with {num_sites} sites on land was found")
     return smallest[torch.linspace(0, len(smallest) - 1, num_sites).round().long()]
-
-
-def _outwards(centre: int, width: int) -> Iterator[int]:
-    """centre, centre + 1, centre - 1, centre + 2, ...: `width` whole numbers of at least 1."""
-    yield centre
-    for step in range(1, width // 2 + 1):
-        yield centre + step
-        if centre > step:
-            yield centre - step
 
 
 TRAJECTORIES = "trajectories.npz"

@@ -25,7 +25,7 @@ from tessearth.encoder import official
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, OutputError, WeightsError
-from tessearth.storage import write_bytes
+from tessearth.storage import rename, write_bytes
 from tessearth.version import __version__
 
 FORMAT = "tessearth"
@@ -68,13 +68,18 @@ def save(
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     if layout == "official":
         config: dict[str, Any] = official.write_config(encoder.config)
-        official_state = official.write_state(state, encoder.config)
-        content = safetensors.torch.save(official_state, {OFFICIAL_CHECKSUM: _digest("", official_state)})
+        state = official.write_state(state, encoder.config)
+        header = {OFFICIAL_CHECKSUM: _digest("", state)}
     else:
         state = {name: tensor.to(dtype or tensor.dtype) for name, tensor in state.items()}
-        config = _description(encoder.config, provenance or {})
-        content = safetensors.torch.save(state, _header(config, state))
-    _write(Path(path), content, config)
+        config = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "config": encoder.config.to_dict(),
+            "provenance": {"tessearth": __version__, **(provenance or {})},
+        }
+        header = _header(config, state)
+    _write(Path(path), safetensors.torch.save(state, header), config)
 
 
 def load_weights(path: str | os.PathLike[str]) -> SphericalVoronoiEncoder:
@@ -105,7 +110,9 @@ def read_weights(path: str | os.PathLike[str]) -> Weights:
     header, tensors = _parse(content, file)
     if header.get("format") == FORMAT:
         weights = _read_ours(header, tensors, file)
-        _check_same_config(weights.config, folder_config.get("config") if path.is_dir() else None, path)
+        described = folder_config.get("config") if path.is_dir() else None
+        if described not in (None, json.loads(json.dumps(weights.config.to_dict()))):  # edited by hand, to no effect
+            raise WeightsError(f"{path}: {CONFIG_NAME} and the header of {WEIGHTS_NAME} describe different encoders")
         return weights
     if not official.is_official_state(tensors):
         raise WeightsError(
@@ -185,10 +192,7 @@ def _check_sizes(tensors: Mapping[str, Tensor], config: EncoderConfig, source: s
 def _checked(state: Mapping[str, Tensor], config: EncoderConfig, source: str) -> dict[str, Tensor]:
     """The state when it fits the configuration exactly, half precision widened to float32."""
     wanted = SphericalVoronoiEncoder.allocate(config).state_dict()
-    for word, names in (("missing", wanted.keys() - state.keys()), ("surplus", state.keys() - wanted.keys())):
-        if names:
-            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            raise WeightsError(f"{source}: {word} tensor {min(names)}{more}")
+    state = rename(state, {name: name for name in wanted}, (), source)
     for name, tensor in sorted(state.items()):
         if tensor.shape != wanted[name].shape:
             raise WeightsError(
@@ -224,12 +228,6 @@ def _read_config_json(path: Path, asked: Path) -> dict[str, Any]:
     return values
 
 
-def _check_same_config(config: EncoderConfig, described: object, folder: Path) -> None:
-    """Refuse a config.json that differs from the header: editing it by hand has no effect."""
-    if described is not None and described != json.loads(json.dumps(config.to_dict())):
-        raise WeightsError(f"{folder}: {CONFIG_NAME} and the header of {WEIGHTS_NAME} describe different encoders")
-
-
 def _parse(content: bytes, file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The header's metadata and the tensors, each in its own memory."""
     try:
@@ -238,15 +236,6 @@ def _parse(content: bytes, file: Path) -> tuple[dict[str, str], dict[str, Tensor
         raise WeightsError(f"{file} is damaged, cut short or not safetensors: {_first_line(error)}") from None
     (length,) = struct.unpack("<Q", content[:8])
     return json.loads(content[8 : 8 + length]).get("__metadata__") or {}, tensors
-
-
-def _description(config: EncoderConfig, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "config": config.to_dict(),
-        "provenance": {"tessearth": __version__, **provenance},
-    }
 
 
 def _header(description: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, str]:

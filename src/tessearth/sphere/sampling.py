@@ -35,25 +35,21 @@ def sample_sphere(count: int, seed: int, *, purpose: str = "") -> Floats:
 
 def sample_land(count: int, seed: int, *, purpose: str = "") -> Floats:
     """Draw places evenly over land north of 60 S, (count, 2) in degrees; prefix-stable like `sample_sphere`."""
-    return _sample_where(is_inhabited_land, count, _generator(count, seed, purpose))
+    return _sample_where(is_inhabited_land, count, seed, purpose)
 
 
 def sample_elsewhere(count: int, seed: int, *, purpose: str = "") -> Floats:
     """Draw places evenly over what `sample_land` leaves out, seas and Antarctica; (count, 2), prefix-stable too."""
-    generator = _generator(count, seed, f"{purpose}elsewhere")
-    return _sample_where(lambda places: ~is_inhabited_land(places), count, generator)
+    return _sample_where(lambda places: ~is_inhabited_land(places), count, seed, f"{purpose}elsewhere")
 
 
-def _sample_where(
-    wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, generator: np.random.Generator
-) -> Floats:
-    found: list[Floats] = []
-    missing = count
+def _sample_where(wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, seed: int, purpose: str) -> Floats:
+    generator, found, missing = _generator(count, seed, purpose), [np.empty((0, 2))], count
     while missing > 0:
         draw = _draw(generator, 65_536)
         found.append(draw[wanted(draw)][:missing])
         missing -= len(found[-1])
-    return np.concatenate(found) if found else np.empty((0, 2))
+    return np.concatenate(found)
 
 
 def split_places(

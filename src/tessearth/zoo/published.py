@@ -1,4 +1,4 @@
-"""Published weights of the baselines, read from the authors' own files; each layout is a table of names.
+"""Published weights of the baselines, read from the authors' own files.
 
 GeoCLIP's file is also found in its own package when that is installed, without running any of the package's code.
 """
@@ -14,8 +14,8 @@ from tessearth.errors import ConfigError, MissingExtraError, WeightsError
 from tessearth.packages import package_file
 from tessearth.settings import Registry
 from tessearth.storage import load_state, read_weight_file
-from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, Described, build_baseline
-from tessearth.zoo.published import csp, geoclip, satclip, sinr
+from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, build_baseline
+from tessearth.zoo.layouts import Described, read_csp, read_geoclip, read_satclip, read_sinr
 
 TAXABIND = "Sastry et al., TaxaBind: a unified embedding space for ecological applications, WACV 2025"
 
@@ -50,7 +50,7 @@ PUBLISHED: Registry[PublishedCard] = Registry(
             summary="random Fourier features, trained on ground-level photographs",
             citation=GEOCLIP,
             file="location_encoder_weights.pth of the geoclip package",
-            read=geoclip.read,
+            read=read_geoclip,
             verified=True,
             package=("geoclip", "model/weights/location_encoder_weights.pth"),
         ),
@@ -58,25 +58,25 @@ PUBLISHED: Registry[PublishedCard] = Registry(
             summary="GeoCLIP's shape, trained on species observations and what goes with them",
             citation=TAXABIND,
             file="the weights of TaxaBind's location encoder",
-            read=geoclip.read,
+            read=read_geoclip,
         ),
         "satclip": PublishedCard(
             summary="spherical harmonics and a sinusoidal network, trained on Sentinel-2",
             citation=SATCLIP,
             file="a SatCLIP training checkpoint (.ckpt)",
-            read=satclip.read,
+            read=read_satclip,
         ),
         "sinr": PublishedCard(
             summary="wrapped coordinates and a residual network, trained on species observations",
             citation=SINR,
             file="a SINR model (.pt) that takes coordinates alone",
-            read=sinr.read,
+            read=read_sinr,
         ),
         "csp": PublishedCard(
             summary="the grid encoding and fully connected layers, trained on iNaturalist or FMoW",
             citation=CSP,
             file="a CSP model (.pth.tar)",
-            read=csp.read,
+            read=read_csp,
         ),
     },
 )
