@@ -24,6 +24,8 @@ from tessearth.zoo import DEFAULT_MODEL, find_database, load_base, parse_name
 __all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Strategy", "Support"]
 
 Array = npt.NDArray[Any]
+Parts = Callable[[Places], tuple[Tensor, ...]]
+"""What is computed for each place of a batch."""
 
 
 class Explanation(NamedTuple):
@@ -215,9 +217,7 @@ class Embedder:
             raise ConfigError(f"{self.name} has no sites of its own: {asked} is for Voronoi encoders without retrieval")
         return self._engine
 
-    def _over_sites(
-        self, voronoi: VoronoiEngine, parts: Callable[[Places], tuple[Tensor, ...]], *given: Any
-    ) -> list[Array]:
+    def _over_sites(self, voronoi: VoronoiEngine, parts: Parts, *given: Any) -> list[Array]:
         """A function of places that looks at every site, over places as they are given: fewer of them at once."""
         places, shape = _read_places(*given)
         results = self._over_batches(places, parts, min(self.batch_size, voronoi.dense_batch_size))
@@ -232,9 +232,7 @@ class Embedder:
         return few
 
     @torch.inference_mode()
-    def _over_batches(
-        self, places: Places, parts: Callable[[Places], tuple[Tensor, ...]], batch_size: int
-    ) -> list[Array]:
+    def _over_batches(self, places: Places, parts: Parts, batch_size: int) -> list[Array]:
         """Run a function of some places over all of them, batch by batch, into arrays allocated once."""
         gatherer = Gatherer(len(places.values), self.device)
         for batch in places.batches(batch_size):

@@ -200,16 +200,16 @@ def _check_format(out: str | os.PathLike[str], chosen: str | None) -> ExportForm
 
 def _load(model: str | os.PathLike[str] | LocationEncoder) -> LocationEncoder:
     """A copy of the encoder, in evaluation mode; a baseline's positional features keep their digits."""
-    if isinstance(model, LocationEncoder):
-        encoder = copy.deepcopy(model).cpu().eval()
-        encoder.set_precision_(torch.float32)
-        return encoder
-    named = parse_name(model)
-    if named.mode is not None:
-        raise ConfigError(
-            f"{model} completes embeddings from a database, which no exported file holds: export {named.base} alone"
-        )
-    return _load(load_base(named.base))
+    if not isinstance(model, LocationEncoder):
+        named = parse_name(model)
+        if named.mode is not None:
+            raise ConfigError(
+                f"{model} completes embeddings from a database, which no exported file holds: export {named.base} alone"
+            )
+        model = load_base(named.base)
+    encoder = copy.deepcopy(model).cpu().eval()
+    encoder.set_precision_(torch.float32)
+    return encoder
 
 
 def _describe(model: str | os.PathLike[str] | LocationEncoder, encoder: LocationEncoder) -> dict[str, str]:
@@ -217,24 +217,18 @@ def _describe(model: str | os.PathLike[str] | LocationEncoder, encoder: Location
     embedder = Embedder(encoder, device="cpu")
     name = embedder.name if isinstance(model, nn.Module) else str(model)
     widest = max((tensor.shape[0] for tensor in encoder.parameters() if tensor.ndim), default=0)
+    described = encoder.describe()
+    settings = described.get("config") or {"baseline": described["name"], **(described["settings"] or {})}
     return {
         "model": name,
         "fingerprint": embedder.fingerprint(),
-        "config": json.dumps(_settings(encoder), sort_keys=True),
+        "config": json.dumps(settings, sort_keys=True),
         "embedding_width": str(embedder.dim),
         "widest": str(max(widest, 4 * embedder.dim)),
         "trained": "no" if not isinstance(model, nn.Module) and is_untrained(str(model)) else "yes",
         "licence": LICENCE,
         "tessearth": __version__,
     }
-
-
-def _settings(encoder: LocationEncoder) -> dict[str, object]:
-    """The configuration of ours, the name and settings of a baseline."""
-    described = encoder.describe()
-    if described["kind"] == "voronoi":
-        return dict(described["config"])
-    return {"baseline": described["name"], **(described["settings"] or {})}
 
 
 def _write_onnx(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:

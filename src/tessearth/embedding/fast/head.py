@@ -190,10 +190,7 @@ class FastHead:
         self.dtype = _arithmetic(precision)
         self.head = head.to(network_dtype(precision)).to(self.dtype)
         self.blocks = [
-            [
-                Layer(linear.weight.detach().T.contiguous(), linear.bias.detach())
-                for linear in (block.first, block.second)
-            ]
+            [Layer(part.weight.detach().T.contiguous(), part.bias.detach()) for part in (block.first, block.second)]
             for block in residual_blocks(head)
         ]
         self.exit = head.exit.weight.detach().T.contiguous()  # (hidden, outputs)
