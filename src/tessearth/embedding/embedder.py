@@ -49,12 +49,12 @@ class Support(NamedTuple):
 
 
 class NearestSites(NamedTuple):
-    """The sites nearest to a place, nearest first."""
+    """The sites nearest to a place, nearest first, (..., k) each."""
 
     site: Array
-    """(..., k), tessellations one after another."""
+    """Their numbers, tessellations one after another."""
     distance: Array
-    """Distances in degrees of arc, (..., k)."""
+    """In degrees of arc."""
 
 
 class Embedder:

@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import tempfile
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -144,35 +143,35 @@ class Exported(NamedTuple):
     metadata: dict[str, str]
 
 
-def export(
-    model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLike[str], form: ExportFormat | None = None
-) -> Exported:
-    """Write a model by name (as for `Embedder`) or as it is, in float32; without `form`, the suffix names the form.
+def export(model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLike[str]) -> Exported:
+    """Write a model by name (as for `Embedder`) or as it is, in float32, in the form that the suffix names.
 
     The draft is first read back and compared with torch for 1, 7 and 4096 places: a model further than 1e-5 away is
     not written.
     """
-    chosen = _check_format(out, form)
+    form = SUFFIXES.get(Path(out).suffix.lower())
+    if form is None:
+        raise ConfigError(f"the suffix of {out} names no format; use one of {', '.join(SUFFIXES)}")
     encoder = _load(model)
     metadata = _describe(model, encoder)
     reference = DegreesToEmbedding(encoder)
     with tempfile.TemporaryDirectory() as folder:
-        draft = Path(folder) / f"draft{'.safetensors' if chosen == 'safetensors' else ''}"
+        draft = Path(folder) / f"draft{'.safetensors' if form == 'safetensors' else ''}"
         try:
-            embed = _FORMATS[chosen](reference, draft, metadata)
+            embed = _FORMATS[form](reference, draft, metadata)
         except TessearthError:
             raise
         except Exception as error:  # exporters and runtimes have errors of their own for what they cannot do
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigError(f"{metadata['model']} has no {chosen} form: {reason}") from error
+            raise ConfigError(f"{metadata['model']} has no {form} form: {reason}") from error
         difference = largest_difference(reference, embed)
         if not difference <= TOLERANCE:
             raise WeightsError(
-                f"{metadata['model']} as {chosen} lies {difference:.1e} from torch, more than {TOLERANCE:.0e}: "
+                f"{metadata['model']} as {form} lies {difference:.1e} from torch, more than {TOLERANCE:.0e}: "
                 f"nothing was written"
             )
         write_bytes(out, draft.read_bytes())
-    return Exported(Path(out), chosen, difference, metadata)
+    return Exported(Path(out), form, difference, metadata)
 
 
 def largest_difference(reference: nn.Module, embed: Embed) -> float:
@@ -187,15 +186,6 @@ def largest_difference(reference: nn.Module, embed: Embed) -> float:
         difference = np.abs(embed(places) - wanted).max() / max(1.0, np.abs(wanted).max())
         worst = float(np.maximum(worst, difference))  # keeps NaN, which no limit allows
     return worst
-
-
-def _check_format(out: str | os.PathLike[str], chosen: str | None) -> ExportFormat:
-    if chosen is None and Path(out).suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"the suffix of {out} names no format; use one of {', '.join(SUFFIXES)} or --format")
-    named = chosen or SUFFIXES[Path(out).suffix.lower()]
-    if named not in typing.get_args(ExportFormat):
-        raise ConfigError(f"format is {named!r}; it must be one of {', '.join(typing.get_args(ExportFormat))}")
-    return typing.cast("ExportFormat", named)
 
 
 def _load(model: str | os.PathLike[str] | LocationEncoder) -> LocationEncoder:

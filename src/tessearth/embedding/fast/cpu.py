@@ -193,5 +193,4 @@ def _sum_rows(rows: Tensor, which: npt.NDArray[np.int64], shares: Floats) -> Ten
 
 
 def _relu(x: Floats) -> Floats:
-    rectified: Floats = np.maximum(x, ZERO, out=x)
-    return rectified
+    return np.maximum(x, ZERO, out=x)

@@ -48,7 +48,7 @@ class PositionalEncoder(LocationEncoder):
 
     def forward(self, latlon: Tensor) -> Tensor:
         """Embed places given in degrees, latitude first: (N, 2) -> (N, D)."""
-        return self.from_exact(*self._features(latlon))[0]
+        return self.from_exact(self._features(latlon))[0]
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -73,16 +73,16 @@ class PositionalEncoder(LocationEncoder):
         A GPU's matrix units would round phases of thousands of radians to ten bits; float64 never goes through them.
         """
         with torch.no_grad():
-            return self._features(latlon.double())
+            return (self._features(latlon.double()),)
 
     def from_exact(self, *exact: Tensor) -> tuple[Tensor, Tensor | None]:
         """The network's output."""
         return exact[0] if self.network is None else self.network(*exact), None
 
-    def _features(self, latlon: Tensor) -> tuple[Tensor]:
+    def _features(self, latlon: Tensor) -> Tensor:
         """Positional features in the precision of the network behind them."""
         features: Tensor = self.position(latlon)
-        return (features if self.network is None else features.to(next(self.network.parameters()).dtype),)
+        return features if self.network is None else features.to(next(self.network.parameters()).dtype)
 
 
 def flat_degrees(latlon: Tensor) -> tuple[Tensor, Tensor]:

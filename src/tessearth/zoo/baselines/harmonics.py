@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tessearth.errors import ConfigError
 from tessearth.zoo.baselines.base import Network, PositionalEncoding, check_at_least
-from tessearth.zoo.baselines.networks import ResidualSettings
+from tessearth.zoo.baselines.networks import ResidualSettings, hidden_layers
 
 MAX_DEGREES = 101
 """Degrees 0 to 100: as far as float32 was shown to stay orthonormal."""
@@ -127,11 +127,8 @@ class Siren(Network):
 
     def __init__(self, input_dim: int, settings: SirenSettings) -> None:
         super().__init__(settings.output_dim)
-        hidden = settings.hidden_dim
-        self.layers = nn.ModuleList(
-            nn.Linear(input_dim if i == 0 else hidden, hidden) for i in range(settings.num_hidden)
-        )
-        self.exit = nn.Linear(hidden, settings.output_dim)
+        self.layers = hidden_layers(input_dim, settings.hidden_dim, settings.num_hidden)
+        self.exit = nn.Linear(settings.hidden_dim, settings.output_dim)
         self.first_frequency = settings.first_frequency
         self.hidden_frequency = settings.hidden_frequency
 
