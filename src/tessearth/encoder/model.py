@@ -55,13 +55,10 @@ class Encoding(NamedTuple):
 
     embedding: Tensor
     """The result for users, (N, D): of unit length where `config.normalize` is set."""
-
     raw: Tensor
     """The head's output before it is brought to unit length, (N, D)."""
-
     token_attention: Tensor | None
     """Each place's attention to each semantic token, (N, T); None without tokens."""
-
     site_weights: Tensor
     """The weights of the sites at each place, (N, K), tessellations one after another; each sums to 1."""
 

@@ -16,10 +16,8 @@ from tessearth.storage import read_npz
 
 SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
-
 LAND_SHARE = 0.2652
 """The share of the sphere that is land north of 60 S in the mask; the search for a lattice begins from it."""
-
 SEARCH_WIDTH = 400
 """The number of lattice sizes to try before surplus sites are dropped instead."""
 

@@ -35,7 +35,6 @@ CONFIG_NAME = "config.json"
 HUGE = 2**20
 OFFICIAL_CHECKSUM = "tessearth_sha256"
 """Our addition to the header of the official layout; other readers ignore it."""
-
 Layout = Literal["tessearth", "official"]
 
 

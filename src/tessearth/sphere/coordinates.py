@@ -19,7 +19,6 @@ LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_d
 
 LARGEST_DEGREES = (90, 360)
 """Of a latitude and of a longitude."""
-
 NOT_DEGREES = {"c": "complex numbers", "M": "dates", "m": "durations"}
 """Kinds of arrays that numpy turns into numbers silently, losing a part of them."""
 

@@ -31,19 +31,14 @@ class BaselineCard:
 
     summary: str
     """One line for lists."""
-
     citation: str
     """Who published it, where and when."""
-
     build: Build
     """Makes one from its settings, its random parts drawn from a generator."""
-
     settings: type[Any] = NoSettings
     """The dataclass it is built from; defaults are ours where the authors tuned a value per data set."""
-
     seamless: bool = False
     """Whether it is continuous across the antimeridian; the others see a flat map with an edge there."""
-
     has_network: bool = False
     """Whether it has weights to train by default; the others take a `network` in their settings."""
 

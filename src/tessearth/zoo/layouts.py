@@ -25,7 +25,6 @@ SATCLIP_DROPPED = ("model.visual.", "visual.", "model.logit_scale", "logit_scale
 SPECIES_PREFIXES = ("", "module.", "loc_enc.")
 SPECIES_DROPPED = tuple(prefix + part for prefix in SPECIES_PREFIXES for part in ("class_emb.", "user_emb."))
 """One row per species or photographer, in SINR's files and in CSP's."""
-
 CONDON_SHORTLEY = {"analytic": False, "closed-form": True}
 """Ways SatCLIP's harmonics were computed, and whether their odd orders are negated."""
 SATCLIP_EXPECTED = {

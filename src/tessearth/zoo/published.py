@@ -26,19 +26,14 @@ class PublishedCard:
 
     summary: str
     """One line for lists."""
-
     citation: str
     """Who published it, where and when."""
-
     file: str
     """What the authors' file is, in words."""
-
     read: Callable[[Mapping[str, Any], str], Described]
     """Turns the file's content into our words."""
-
     verified: bool = False
     """Whether outputs were compared with the authors' own; else only fabricated files of the layout were read."""
-
     package: tuple[str, str] | None = None
     """An installable package that carries the file, and its path inside."""
 

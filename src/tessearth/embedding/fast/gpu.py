@@ -19,10 +19,8 @@ from tessearth.encoder import SphericalVoronoiEncoder
 
 SIDE = 8
 """Cells per edge of a cube's face that series are first tried for."""
-
 MOST_LEAVES = 12_288
 """More cells than this take too long to make and too much memory."""
-
 BLOCKS_AT_ONCE = 2048
 """Of places, where no kernel computes the first activations."""
 

@@ -151,10 +151,8 @@ def _wide(tensor: Tensor) -> Tensor:
 
 GATHER_BELOW = 0.9
 """The share of rows up to which gathering the others costs less than multiplying them all."""
-
 FEWEST_PLACES = 64
 """In smaller blocks, multiplying all rows costs less."""
-
 Precision = Literal["float32", "float64", "bfloat16", "float16"]
 
 

@@ -36,16 +36,12 @@ from tessearth.embedding.fast.bounds import (
 
 NODES = (8, 10, 12, 14, 17)
 """Nodes along each coordinate that are tried, fewest first."""
-
 MOST_DEGREE = 15
 """A cell that needs a longer series than this is divided instead."""
-
 MOST_SWELLING = 32.0
 """How much larger than its least value the sum below may get: it magnifies the rounding of float32."""
-
 ELLIPSES = torch.tensor([1.25**power for power in range(1, 13)], dtype=torch.float64)
 """The parameters rho at which bounds are taken; each site takes the lowest of its bounds."""
-
 EDGE_SAMPLES = 33
 
 
@@ -183,15 +179,12 @@ def _choose_degree(sizes: Tensor, epsilon: float) -> tuple[int, float]:
 
 TABLE_BYTES = 2**30
 """The most that one tessellation's tables may take; the least recently used are dropped and made again when needed."""
-
 COARSE = 4
 """Cells per edge of a cube's face in which sites are sought first."""
 COARSE_SHARE = 1 / 16
 """The share of epsilon that this first search may leave out."""
-
 CHANGES = threading.RLock()
 """Held while the kept tables change: several threads embed blocks, and making a table twice is harmless."""
-
 SAMPLED_CELLS = 8
 UNKNOWN, WITHOUT_SERIES = -1, -2
 
