@@ -118,10 +118,7 @@ class Embedder:
         return isinstance(self._engine, VoronoiEngine)
 
     def fingerprint(self) -> str:
-        """SHA-256 over everything that decides the embeddings: kind, settings, tensors, precision, database.
-
-        It does not depend on the name of the model or where it was read from.
-        """
+        """SHA-256 over all that decides the embeddings (kind, settings, tensors, precision, database) but no names."""
         digest = hashlib.sha256(f"tessearth-embedder-1 {self.precision}\n".encode())
         for part in self._engine.identity():
             digest.update(part)

@@ -13,7 +13,7 @@ from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.contract import LocationEncoder, Sites
 from tessearth.encoder.sites import SiteStart, start_sites
 from tessearth.encoder.tokens import SemanticTokens
-from tessearth.encoder.voronoi import SoftVoronoi
+from tessearth.encoder.voronoi import EMBEDDING_SPREAD, SoftVoronoi
 from tessearth.errors import ConfigError
 from tessearth.sphere import latlon_to_xyz
 
@@ -101,7 +101,7 @@ class SphericalVoronoiEncoder(LocationEncoder):
         if self.norm.weight.is_meta:
             return
         for voronoi in self.voronois():
-            voronoi.reset_embeddings(generator)
+            nn.init.normal_(voronoi.embeddings, std=EMBEDDING_SPREAD, generator=generator)
         if self.tokens is not None:
             self.tokens.reset_parameters(generator)
         for module in (*self.projection.modules(), *self.head.modules()):

@@ -58,16 +58,6 @@ _NAMES = {
 _PROGRESS = "tokens.temperature_progress"
 
 
-def is_official_config(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json is of the released layout."""
-    return "n_sites" in values
-
-
-def is_official_state(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether tensors have the released layout's names."""
-    return any(name.startswith("location.") for name in tensors)
-
-
 def read_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str) -> EncoderConfig:
     """The configuration in a released config.json; the fixed image temperature comes from the tensors."""
     missing = [key for key in CONFIG_KEYS if key not in values]

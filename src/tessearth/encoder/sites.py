@@ -35,9 +35,8 @@ def land_lattice(
 ) -> Tensor:
     """The Fibonacci lattice kept where it falls on land north of 60 S, (num_sites, 3) in float64.
 
-    The size n of the whole lattice is searched outwards from num_sites / land share (n, n+1, n-1, n+2, ...); the first
-    with exactly num_sites on land is taken. Where the start misses by more than the search can reach, as for tens of
-    thousands of sites, the search begins from the share found there instead. If no size fits, the smallest surplus is
+    The size of the whole lattice is searched outwards from num_sites / land share, or, where that misses by more than
+    the search can reach, from the share found there. If no size has exactly num_sites on land, the smallest surplus is
     dropped, evenly along the lattice, so that all regions lose alike.
     """
 

@@ -40,9 +40,14 @@ class Cells(NamedTuple):
         return owners, np.concatenate(self.rings), np.concatenate([np.roll(ring, -1) for ring in self.rings])
 
     def areas(self) -> Floats:
-        """The solid angle of every cell in steradians, (K,): together 4 pi."""
+        """The solid angle of every cell in steradians, (K,): together 4 pi.
+
+        Those of its triangles (site, corner, next corner) by tan(E/2) = a.(b x c) / (1 + a.b + b.c + c.a).
+        """
         owners, starts, stops = self.arcs()
-        triangles = _triangle_areas(self.sites[owners], self.corners[starts], self.corners[stops])
+        a, b, c = self.sites[owners], self.corners[starts], self.corners[stops]
+        volume = (a * np.cross(b, c)).sum(-1)
+        triangles = 2 * np.arctan2(volume, 1 + (a * b).sum(-1) + (b * c).sum(-1) + (c * a).sum(-1))
         return np.asarray(np.bincount(owners, triangles, minlength=len(self.sites)), dtype=np.float64)
 
     def borders(self) -> npt.NDArray[np.int64]:
@@ -111,12 +116,6 @@ def ring_area(ring: Floats) -> float:
     excess = 2 * np.arctan(np.tan(along / 2) * (before + after) / (1 + before * after))
     at_pole = np.abs(ring[:-1, 0] + ring[1:, 0]) == 180.0
     return float(-np.where(at_pole, np.sign(ring[:-1, 0]) * along, excess).sum())
-
-
-def _triangle_areas(a: Floats, b: Floats, c: Floats) -> Floats:
-    """The solid angles of spherical triangles, (N, 3) each, (N,): tan(E/2) = a.(b x c) / (1 + a.b + b.c + c.a)."""
-    volume = (a * np.cross(b, c)).sum(-1)
-    return np.asarray(2 * np.arctan2(volume, 1 + (a * b).sum(-1) + (b * c).sum(-1) + (c * a).sum(-1)))
 
 
 def _follow(cells: Cells, step: float) -> tuple[npt.NDArray[np.int64], Floats]:

@@ -49,17 +49,16 @@ def build_baseline(name: str, settings: Mapping[str, Any] | object | None = None
     Everything random is drawn from `seed`; PyTorch's own random state is left as it was.
     """
     card = BASELINES[name]
-    chosen = settings if isinstance(settings, card.settings) else _read_settings(name, card.settings, settings)
+    kind, chosen = card.settings, settings
+    if not isinstance(settings, kind):
+        if settings is not None and not isinstance(settings, Mapping):
+            given = f"a {type(settings).__name__}, not {kind.__name__} or plain values"
+            raise ConfigError(f"the settings of {name} are {given}")
+        chosen = from_plain(kind, settings or {}, f"{name}.")
     with torch.random.fork_rng(devices=[]):  # layers draw once from the global state before they are drawn anew
         encoder = card.build(chosen, torch.Generator().manual_seed(seed))
     encoder.name, encoder.settings = name, chosen
     return encoder.eval()
-
-
-def _read_settings(name: str, kind: type[Any], values: object) -> Any:
-    if values is not None and not isinstance(values, Mapping):
-        raise ConfigError(f"the settings of {name} are a {type(values).__name__}, not {kind.__name__} or plain values")
-    return from_plain(kind, values or {}, f"{name}.")
 
 
 def positional(
