@@ -18,6 +18,7 @@ from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.fast.head import Precision
 from tessearth.encoder import EncoderConfig, SphericalVoronoiEncoder, TessellationConfig
 from tessearth.errors import ConfigError, TessearthError
+from tessearth.settings import check_at_least
 from tessearth.sphere import xyz_to_latlon
 from tessearth.zoo import load_base
 
@@ -46,9 +47,7 @@ class Bench:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("places", "threads", "rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_at_least(1, places=self.places, threads=self.threads, rounds=self.rounds)
 
 
 class Row(NamedTuple):

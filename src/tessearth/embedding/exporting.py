@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.onnx import FORMAT, INPUT, OUTPUT, OnnxEmbedder, seal
 from tessearth.encoder import LocationEncoder
-from tessearth.errors import ConfigError, TessearthError, WeightsError
+from tessearth.errors import ConfigError, TessearthError, WeightsError, first_line
 from tessearth.packages import require
 from tessearth.sphere import fibonacci_lattice, xyz_to_latlon
 from tessearth.storage import write_bytes
@@ -162,8 +162,7 @@ def export(model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLi
         except TessearthError:
             raise
         except Exception as error:  # exporters and runtimes have errors of their own for what they cannot do
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigError(f"{metadata['model']} has no {form} form: {reason}") from error
+            raise ConfigError(f"{metadata['model']} has no {form} form: {first_line(error)}") from error
         difference = largest_difference(reference, embed)
         if not difference <= TOLERANCE:
             raise WeightsError(

@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 from tessearth.errors import ConfigError
-from tessearth.settings import from_plain
+from tessearth.settings import check_at_least, from_plain
 
 LogitForm = Literal["paper", "decoupled"]
-
-
-def _check_at_least(config: object, least: int, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < least:
-            raise ConfigError(f"{name} is {getattr(config, name)}; it must be at least {least}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +31,7 @@ class TessellationConfig:
     """Whether sites are unit vectors; False gives them a radial degree of freedom."""
 
     def __post_init__(self) -> None:
-        _check_at_least(self, 1, "num_sites", "site_dim")
+        check_at_least(1, num_sites=self.num_sites, site_dim=self.site_dim)
         if self.logits not in get_args(LogitForm):
             raise ConfigError(f"logits is {self.logits!r}; it must be 'paper' or 'decoupled'")
         low, high = self.sharpness_range
@@ -82,8 +76,9 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         if not self.tessellations:
             raise ConfigError("an encoder needs at least one tessellation")
-        _check_at_least(self, 1, "output_dim", "hidden_dim")
-        _check_at_least(self, 0, "num_tokens", "num_blocks", "coordinate_octaves")
+        check_at_least(1, output_dim=self.output_dim, hidden_dim=self.hidden_dim)
+        check_at_least(0, num_tokens=self.num_tokens, num_blocks=self.num_blocks)
+        check_at_least(0, coordinate_octaves=self.coordinate_octaves)
         for name in ("dropout", "token_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")

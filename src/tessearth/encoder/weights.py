@@ -24,7 +24,7 @@ from torch import Tensor
 from tessearth.encoder import official
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.errors import ConfigError, OutputError, WeightsError
+from tessearth.errors import ConfigError, OutputError, WeightsError, first_line
 from tessearth.storage import rename, write_bytes
 from tessearth.version import __version__
 
@@ -168,7 +168,7 @@ def _read_checkpoint(file: Path) -> Weights:
             f"ask for a .safetensors file"
         ) from None
     except Exception as error:  # torch's reader raises many kinds for a damaged archive
-        raise WeightsError(f"{file} is damaged or cut short: {_first_line(error)}") from None
+        raise WeightsError(f"{file} is damaged or cut short: {first_line(error)}") from None
     tensors = official.read_checkpoint_state(checkpoint, str(file))
     given = checkpoint.get("hyper_parameters")
     inferred = official.infer_config(tensors, str(file))
@@ -221,7 +221,7 @@ def _read_config_json(path: Path, asked: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise WeightsError(f"{path} cannot be read as JSON: {_first_line(error)}") from None
+        raise WeightsError(f"{path} cannot be read as JSON: {first_line(error)}") from None
     if not isinstance(values, dict):
         raise WeightsError(f"{path} holds {type(values).__name__}, not an object")
     return values
@@ -232,7 +232,7 @@ def _parse(content: bytes, file: Path) -> tuple[dict[str, str], dict[str, Tensor
     try:
         tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise WeightsError(f"{file} is damaged, cut short or not safetensors: {_first_line(error)}") from None
+        raise WeightsError(f"{file} is damaged, cut short or not safetensors: {first_line(error)}") from None
     (length,) = struct.unpack("<Q", content[:8])
     return json.loads(content[8 : 8 + length]).get("__metadata__") or {}, tensors
 
@@ -264,7 +264,3 @@ def _write(path: Path, content: bytes, config: Mapping[str, Any]) -> None:
         raise OutputError(f"cannot make the folder {path}: {(error.strerror or str(error)).lower()}") from error
     write_bytes(path / WEIGHTS_NAME, content)
     write_bytes(path / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode())
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

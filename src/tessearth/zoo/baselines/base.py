@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.encoder import LocationEncoder, reset_linear
-from tessearth.errors import ConfigError
 from tessearth.sphere import wrap_longitude
 
 
@@ -93,10 +92,3 @@ def flat_degrees(latlon: Tensor) -> tuple[Tensor, Tensor]:
     """
     lat, lon = latlon.unbind(-1)
     return lat, torch.where((lon >= -180) & (lon < 180), lon, wrap_longitude(lon))
-
-
-def check_at_least(minimum: float, **values: float) -> None:
-    """Refuse settings below their minimum, by name."""
-    for name, value in values.items():
-        if not value >= minimum:
-            raise ConfigError(f"{name} is {value}; it must be at least {minimum}")

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError
-from tessearth.zoo.baselines.base import Network, PositionalEncoding, check_at_least
+from tessearth.settings import check_at_least
+from tessearth.zoo.baselines.base import Network, PositionalEncoding
 from tessearth.zoo.baselines.networks import ResidualSettings, hidden_layers
 
 MAX_DEGREES = 101

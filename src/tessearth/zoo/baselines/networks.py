@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from tessearth.encoder import ResidualBlock
 from tessearth.errors import ConfigError
-from tessearth.zoo.baselines.base import Network, check_at_least
+from tessearth.settings import check_at_least
+from tessearth.zoo.baselines.base import Network
 
 Activation = Literal["relu", "gelu", "leakyrelu", "tanh", "sigmoid"]
 
