@@ -25,7 +25,7 @@ from tessearth.encoder import official
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, OutputError, WeightsError, first_line
-from tessearth.storage import rename, write_bytes
+from tessearth.storage import write_bytes
 from tessearth.version import __version__
 
 FORMAT = "tessearth"
@@ -191,7 +191,10 @@ def _check_sizes(tensors: Mapping[str, Tensor], config: EncoderConfig, source: s
 def _checked(state: Mapping[str, Tensor], config: EncoderConfig, source: str) -> dict[str, Tensor]:
     """The state when it fits the configuration exactly, half precision widened to float32."""
     wanted = SphericalVoronoiEncoder.allocate(config).state_dict()
-    state = rename(state, {name: name for name in wanted}, (), source)
+    for word, names in (("missing", wanted.keys() - state.keys()), ("surplus", state.keys() - wanted.keys())):
+        if names:
+            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            raise WeightsError(f"{source}: {word} tensor {min(names)}{more}")
     for name, tensor in sorted(state.items()):
         if tensor.shape != wanted[name].shape:
             raise WeightsError(
