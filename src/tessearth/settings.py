@@ -74,6 +74,13 @@ def read_value(text: str) -> Any:
         return text
 
 
+def check_at_least(minimum: float, **values: float) -> None:
+    """Refuse settings below their minimum, by name."""
+    for name, value in values.items():
+        if not value >= minimum:
+            raise ConfigError(f"{name} is {value}; it must be at least {minimum}")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest known one, else all of them."""
     names = list(known)

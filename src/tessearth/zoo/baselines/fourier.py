@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError
-from tessearth.zoo.baselines.base import Network, PositionalEncoding, check_at_least, flat_degrees
+from tessearth.settings import check_at_least
+from tessearth.zoo.baselines.base import Network, PositionalEncoding, flat_degrees
 from tessearth.zoo.baselines.networks import FeedForward, FeedForwardSettings
 
 # The polynomial of the Equal Earth projection (Savric, Patterson and Jenny, 2018).

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.zoo.baselines.base import PositionalEncoding, check_at_least, flat_degrees
+from tessearth.settings import check_at_least
+from tessearth.zoo.baselines.base import PositionalEncoding, flat_degrees
 from tessearth.zoo.baselines.networks import FeedForwardSettings, ResidualSettings
 
 
