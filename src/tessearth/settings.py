@@ -59,8 +59,9 @@ def _refuse_long_numbers(values: object, where: str) -> None:
 def check_at_least(settings: object, least: float, *names: str, where: str = "") -> None:
     """Refuse settings that are below a number, or no number; `where` is their path in error messages."""
     for name in names:
-        if not getattr(settings, name) >= least:
-            raise ConfigError(f"{where}{name} is {getattr(settings, name)}; it must be at least {least}")
+        value = getattr(settings, name)
+        if value is not None and not value >= least:
+            raise ConfigError(f"{where}{name} is {value}; it must be at least {least}")
 
 
 def read_value(text: str) -> Any:
@@ -72,13 +73,6 @@ def read_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
-
-
-def check_at_least(minimum: float, **values: float) -> None:
-    """Refuse settings below their minimum, by name."""
-    for name, value in values.items():
-        if not value >= minimum:
-            raise ConfigError(f"{name} is {value}; it must be at least {minimum}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

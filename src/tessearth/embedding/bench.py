@@ -47,7 +47,7 @@ class Bench:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_at_least(1, places=self.places, threads=self.threads, rounds=self.rounds)
+        check_at_least(self, 1, "places", "threads", "rounds")
 
 
 class Row(NamedTuple):

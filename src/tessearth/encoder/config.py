@@ -31,7 +31,7 @@ class TessellationConfig:
     """Whether sites are unit vectors; False gives them a radial degree of freedom."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, num_sites=self.num_sites, site_dim=self.site_dim)
+        check_at_least(self, 1, "num_sites", "site_dim")
         if self.logits not in get_args(LogitForm):
             raise ConfigError(f"logits is {self.logits!r}; it must be 'paper' or 'decoupled'")
         low, high = self.sharpness_range
@@ -76,9 +76,9 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         if not self.tessellations:
             raise ConfigError("an encoder needs at least one tessellation")
-        check_at_least(1, output_dim=self.output_dim, hidden_dim=self.hidden_dim)
-        check_at_least(0, num_tokens=self.num_tokens, num_blocks=self.num_blocks)
-        check_at_least(0, coordinate_octaves=self.coordinate_octaves)
+        check_at_least(self, 1, "output_dim", "hidden_dim")
+        check_at_least(self, 0, "num_tokens", "num_blocks")
+        check_at_least(self, 0, "coordinate_octaves")
         for name in ("dropout", "token_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tessearth.errors import DataError
+from tessearth.errors import DataError, first_line
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.settings import from_plain
 from tessearth.storage import atomic_write, checksum, checksum_of_plain, write_bytes
@@ -169,7 +169,7 @@ def read_places(path: Path, manifest: dict[str, Any]) -> Places:
         latlon = np.stack([table["lat"].to_numpy(), table["lon"].to_numpy()], axis=-1)
         places = Places(latlon, np.asarray(table["validation"].to_numpy(zero_copy_only=False), dtype=np.bool_))
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         raise DataError(f"{path / PLACES} cannot be read: {first}") from None
     if places_sha256(places) != manifest["places_sha256"]:
         raise DataError(f"{path / PLACES} was changed: it does not match the manifest; make the store again")
@@ -186,7 +186,7 @@ def open_array(path: Path, shape: tuple[int, ...], dtype: str) -> npt.NDArray[An
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # damage makes the reader of array headers raise many kinds
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         raise DataError(f"{path} is damaged or missing: {first}") from None
     if array.shape != shape or array.dtype != np.dtype(dtype):
         raise DataError(f"{path} is {array.shape} of {array.dtype}, the manifest says {shape} of {dtype}")

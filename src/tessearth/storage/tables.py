@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tessearth.errors import CoordinateError, TableError
+from tessearth.errors import CoordinateError, TableError, first_line
 from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere import Floats, check_latlon, find_columns, warn_of_radians
 
@@ -155,7 +155,7 @@ def _open_table(file: IO[bytes], columns: Columns, name: str) -> PointTable:
     except (CoordinateError, TableError):
         raise
     except UNREADABLE as error:
-        raise TableError(f"cannot be read: {_first_line(error)}") from None
+        raise TableError(f"cannot be read: {first_line(error)}") from None
 
 
 def _open_parquet(file: IO[bytes], columns: Columns, name: str) -> PointTable:
@@ -275,7 +275,7 @@ def _guarded(stream: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         except StopIteration:
             return
         except UNREADABLE as error:
-            raise TableError(f"cannot be read: {_first_line(error)}") from None
+            raise TableError(f"cannot be read: {first_line(error)}") from None
         yield batch
 
 
@@ -310,10 +310,6 @@ def _is_number(value: object) -> bool:
 def _check_some_rows(rows: int) -> None:
     if rows == 0:
         raise TableError("the table holds no rows")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def geometry_column(schema: pa.Schema) -> str | None:

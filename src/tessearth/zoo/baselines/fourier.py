@@ -31,7 +31,7 @@ class FourierSettings:
     """One such network per set, their outputs summed; None leaves the features themselves."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, num_frequencies=self.num_frequencies)
+        check_at_least(self, 1, "num_frequencies")
         if not self.sigmas or min(self.sigmas) <= 0:
             raise ConfigError(f"sigmas is {self.sigmas}; it must hold at least one positive number")
 

@@ -107,8 +107,8 @@ class SirenSettings:
     """The same for the other hidden layers."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, hidden_dim=self.hidden_dim, num_hidden=self.num_hidden, output_dim=self.output_dim)
-        check_at_least(1e-6, first_frequency=self.first_frequency, hidden_frequency=self.hidden_frequency)
+        check_at_least(self, 1, "hidden_dim", "num_hidden", "output_dim")
+        check_at_least(self, 1e-6, "first_frequency", "hidden_frequency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,8 @@ class ResidualSettings:
     """Width of a last linear map without bias; None leaves the blocks' own output as the embedding."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, hidden_dim=self.hidden_dim, output_dim=1 if self.output_dim is None else self.output_dim)
-        check_at_least(0, num_blocks=self.num_blocks)
+        check_at_least(self, 1, "hidden_dim", "output_dim")
+        check_at_least(self, 0, "num_blocks")
         check_dropout(self.dropout)
 
 
@@ -57,7 +57,7 @@ class FeedForwardSettings:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_at_least(1, hidden_dim=self.hidden_dim, num_hidden=self.num_hidden, output_dim=self.output_dim)
+        check_at_least(self, 1, "hidden_dim", "num_hidden", "output_dim")
         check_dropout(self.dropout)
 
 
