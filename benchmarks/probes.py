@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from turns import in_turns
 
-from tessearth.evaluation.metrics import score
+from tessearth.evaluation.plan import build_splits
+from tessearth.evaluation.probes import score
 from tessearth.evaluation.references import RandomFeatures
-from tessearth.evaluation.splits import build_splits
 from tessearth.evaluation.tasks import load_task
 from tessearth.labels import LABELS
 from tessearth.ridge import ALPHAS, fit_ridge_classifier, fit_ridge_regression

@@ -9,7 +9,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import MinMaxScaler
 
 from tessearth.errors import DataError
-from tessearth.evaluation.metrics import accuracy, r2
+from tessearth.evaluation.probes import accuracy, r2
 from tessearth.ridge import ALPHAS, fit_ridge_classifier, fit_ridge_regression, stratified_folds
 
 Array = np.ndarray

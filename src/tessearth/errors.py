@@ -71,3 +71,8 @@ _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "ou
 
 class CoordinateWarning(UserWarning):
     """Coordinates that are valid degrees but look like a mistake, such as radians."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's error, or its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -56,6 +56,14 @@ def _refuse_long_numbers(values: object, where: str) -> None:
             waiting += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
 
 
+def check_at_least(settings: object, least: float, *names: str, where: str = "") -> None:
+    """Refuse settings that are below a number, or no number; `where` is their path in error messages."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value >= least:
+            raise ConfigError(f"{where}{name} is {value}; it must be at least {least}")
+
+
 def read_value(text: str) -> Any:
     """A setting typed as text, read as TOML; a bare word is text, and none is None."""
     text = text.strip()

@@ -112,7 +112,7 @@ def test_performance_is_drawn_from_a_table(tessearth: Command, tmp_path: Path) -
 def test_kept_sites_are_scored_when_no_table_is_given(
     tessearth: Command, model: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tessearth.figures import scores as plot_scores
+    from tessearth.figures import request as plot_scores
 
     monkeypatch.setattr(plot_scores, "TOP_K_TASKS", (f"{table}:side:classify", f"{table}:warmth:regress"))
     scores = plot_scores.score_top_k(str(model), [1, 40])

@@ -22,7 +22,7 @@ from tessearth.settings import Registry
 from tessearth.storage.foreign_weights import tensors_in
 from tessearth.training.loop import choose_device
 from tessearth.training.recipe import SitesRecipe, TrainingRecipe
-from tessearth.zoo.published import csp, satclip
+from tessearth.zoo import layouts
 from tests.evaluation.fabricate import number_task
 
 MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
@@ -54,11 +54,11 @@ MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
     ),
     "a share of all elsewhere": (ConfigError, lambda: PlacesRecipe(elsewhere=1.0), "places.elsewhere is 1.0; it must"),
     "clusters of nobody": (ConfigError, lambda: SitesRecipe(start="clusters"), "name the encoder: sites.model = NAME"),
-    "no rounds": (ConfigError, lambda: SitesRecipe(rounds=0), "sites.places and sites.rounds must be at least 1"),
+    "no rounds": (ConfigError, lambda: SitesRecipe(rounds=0), "sites.rounds is 0; it must be at least 1"),
     "a temperature of ice": (
         ConfigError,
         lambda: TrainingRecipe(contrastive_temperature=0.001),
-        "training.contrastive_temperature is 0.001; at least 0.01",
+        "training.contrastive_temperature is 0.001; it must be at least 0.01",
     ),
     "a device that trains nothing": (
         ConfigError,
@@ -77,12 +77,12 @@ MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
     ),
     "grid cells without their settings": (
         WeightsError,
-        lambda: csp.read({"params": {"spa_enc_type": "gridcell"}}, "w.pt"),
+        lambda: layouts.read_csp({"params": {"spa_enc_type": "gridcell"}}, "w.pt"),
         "w.pt: its params lack",
     ),
     "harmonics that are no square": (
         WeightsError,
-        lambda: satclip._read_degrees(50, "w.pt"),
+        lambda: layouts._read_degrees(50, "w.pt"),
         "the first layer takes 50 features, which are not all harmonics up to a degree",
     ),
     "metrics without retrieval": (
@@ -148,6 +148,6 @@ def test_a_trajectory_has_a_step_for_every_position(tmp_path: Path) -> None:
 
 
 def test_harmonics_of_every_degree_are_read() -> None:
-    assert [satclip._read_degrees(inputs, "w.pt") for inputs in (1, 4, 100)] == [1, 2, 10]
-    signs = satclip.harmonic_signs(2, False)
+    assert [layouts._read_degrees(inputs, "w.pt") for inputs in (1, 4, 100)] == [1, 2, 10]
+    signs = layouts.harmonic_signs(2, False)
     assert torch.equal(signs, torch.tensor([1.0, -1.0, -1.0, -1.0]))

@@ -17,10 +17,10 @@ WIDE = torch.randn(TOTAL, 6, 4, generator=torch.Generator().manual_seed(0))
 WHOLE = torch.arange(TOTAL)
 
 
-def batches(size: int, device: torch.device) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
+def batches(size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     for start in range(0, TOTAL, size):
         rows = slice(start, start + size)
-        yield start, (WIDE[rows].to(device), WHOLE[rows].to(device))
+        yield WIDE[rows].to(device), WHOLE[rows].to(device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -33,8 +33,8 @@ def test_every_number_arrives_where_it_belongs(
     monkeypatch.setattr(transfer, "STAGE_BYTES", 1048)  # neither a whole batch nor whole rows
     monkeypatch.setattr(transfer, "HELD_BYTES", held)
     gatherer = Gatherer(TOTAL, device, is_staged=is_staged)
-    for start, parts in batches(size, device):
-        gatherer.add(start, parts)
+    for parts in batches(size, device):
+        gatherer.add(parts)
     wide, whole = gatherer.finish()
     np.testing.assert_array_equal(wide, WIDE)
     np.testing.assert_array_equal(whole, WHOLE)
@@ -46,19 +46,19 @@ def test_rows_that_lie_apart_and_halves_arrive_too(is_staged: bool, monkeypatch:
     monkeypatch.setattr(transfer, "STAGE_BYTES", 100)
     turned = torch.randn(8, TOTAL, generator=torch.Generator().manual_seed(1)).bfloat16().T
     gatherer = Gatherer(TOTAL, CPU, is_staged=is_staged)
-    gatherer.add(0, (turned[:600],))
-    gatherer.add(600, (turned[600:],))
+    gatherer.add((turned[:600],))
+    gatherer.add((turned[600:],))
     np.testing.assert_array_equal(gatherer.finish()[0], turned.float())
 
 
 def test_no_places_still_have_a_width() -> None:
     gatherer = Gatherer(0, CPU)
-    gatherer.add(0, (torch.empty(0, 5),))
+    gatherer.add((torch.empty(0, 5),))
     assert gatherer.finish()[0].shape == (0, 5)
 
 
 def test_one_batch_is_not_copied_again() -> None:
     only = torch.randn(4, 3)
     gatherer = Gatherer(4, CPU)
-    gatherer.add(0, (only,))
+    gatherer.add((only,))
     assert np.shares_memory(gatherer.finish()[0], only.numpy())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tessearth.encoder.sites import LAND_SHARE, _outwards, land_lattice, start_sites
+from tessearth.encoder.sites import LAND_SHARE, land_lattice, start_sites
 from tessearth.errors import ConfigError
 from tessearth.sphere.geometry import fibonacci_lattice, xyz_to_latlon
 from tessearth.sphere.land import is_inhabited_land, is_land
@@ -79,8 +79,16 @@ def test_land_of_another_share_is_met_all_the_same(share: float) -> None:
 
 
 def test_sizes_are_tried_outwards_and_never_below_one() -> None:
-    assert list(_outwards(10, 4)) == [10, 11, 9, 12, 8]
-    assert list(_outwards(2, 6)) == [2, 3, 1, 4, 5]
+    tried = []
+
+    def none(latlon: np.ndarray) -> np.ndarray:
+        tried.append(len(latlon))
+        return np.zeros(len(latlon), dtype=bool)
+
+    with pytest.raises(ConfigError):
+        land_lattice(1, on_land=none)
+    assert tried[1:8] == [4, 5, 3, 6, 2, 7, 1]
+    assert tried[8:] == list(range(8, 205))
 
 
 def test_of_two_surpluses_the_smaller_is_thinned_from_end_to_end() -> None:

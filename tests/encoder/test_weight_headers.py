@@ -75,10 +75,11 @@ def test_a_file_without_its_checksum_is_refused(ours: Path) -> None:
 
 def resealed(path: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None) -> Path:
     """A file of ours whose checksum is right for whatever it says: what is left to check is whether it makes sense."""
-    from tessearth.encoder.weights import _description, _header
+    from tessearth.encoder.weights import FORMAT, FORMAT_VERSION, _header
 
     weights = read_weights(path)
-    about = {**_description(weights.config, {}), "config": {**weights.config.to_dict(), **config}}
+    changed = {**weights.config.to_dict(), **config}
+    about = {"format": FORMAT, "format_version": FORMAT_VERSION, "config": changed, "provenance": {}}
     state = weights.state if tensors is None else tensors
     path.write_bytes(safetensors.torch.save(state, _header(about, state)))
     return path

@@ -1,5 +1,6 @@
 """Where a score comes from: what a continent's rows can tell, and whose rows are broken down."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 import torch
 
 from tessearth.embedding import cache as cache_module
-from tessearth.evaluation.metrics import NAMES, class_table, continent_table, find_continents
-from tessearth.evaluation.runner import evaluate
+from tessearth.evaluation.runner import NAMES, class_table, continent_table, evaluate, find_continents
+from tessearth.labels import prepare_labels
 from tests.conftest import tiny_encoder
 from tests.evaluation.fabricate import class_task, number_task
 
@@ -37,8 +38,16 @@ def test_classes_that_were_never_predicted_have_no_precision() -> None:
 
 def test_places_lie_where_everyone_knows_they_do() -> None:
     places = np.array([[48.85, 2.35], [-1.3, 36.8], [35.7, 139.7], [40.7, -74.0], [-15.8, -47.9], [0.0, -30.0]])
-    found = [NAMES[number] for number in find_continents(places)]
+    found = [NAMES[number] for number in find_continents(number_task(latlon=places))]
     assert found == ["Europe", "Africa", "Asia", "North America", "South America", "sea"]
+
+
+def test_countries_that_a_task_brings_are_not_looked_up() -> None:
+    task = number_task()
+    codes = prepare_labels(task.latlon, ["country"])["country"]
+    assert codes.min() == -1
+    np.testing.assert_array_equal(find_continents(replace(task, countries=codes)), find_continents(task))
+    assert set(find_continents(replace(task, countries=np.zeros_like(codes)))) < set(range(7))
 
 
 @pytest.mark.parametrize("probes", [["ridge", "knn"], ["knn", "ridge"]])

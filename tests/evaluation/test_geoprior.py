@@ -18,7 +18,6 @@ from tessearth.evaluation.geoprior import (
     combine,
     evaluate_prior,
     fit_prior,
-    in_blocks,
     load_prior,
     prior_loss,
     ranks_of,
@@ -51,8 +50,8 @@ def test_the_worked_example() -> None:
     scores = np.array([[0.4, 0.5, 0.1], [0.3, 0.4, 0.3]])
     both = combine(scores, np.array(p))
     np.testing.assert_allclose(both[1], np.array([0.21932, 0.2, 0.12716]) / 0.54648, atol=1e-4)
-    found = evaluate_prior(prior, [(embeddings, scores, np.array([1, 0]))], top=(1, 3))
-    assert found == ({1: 0.5, 3: 1.0}, {1: 1.0, 3: 1.0}, 2)
+    found = evaluate_prior(prior, [(embeddings, scores, np.array([1, 0]))])
+    assert found == ({1: 0.5, 3: 1.0, 5: 1.0, 10: 1.0}, {1: 1.0, 3: 1.0, 5: 1.0, 10: 1.0}, 2)
 
 
 def test_the_written_gradient_is_the_recorded_one() -> None:
@@ -106,7 +105,7 @@ def test_places_tell_twins_apart_as_far_as_their_ranges_do(overlap: float) -> No
     latlon, classes, _ = simulate(12_000, 1, overlap)
     prior = fit_prior(embed(latlon), classes, 12, PriorSettings(epochs=25, batch_size=256, learning_rate=0.02))
     latlon, classes, scores = simulate(4000, 2, overlap)
-    found = evaluate_prior(prior, in_blocks(embed(latlon), scores, classes))
+    found = evaluate_prior(prior, [(embed(latlon), scores, classes)])
     right_pair = 0.8 + 0.2 / 6
     assert found.image[1] == pytest.approx(right_pair / 2, abs=0.03)
     assert found.image[3] <= found.combined[3] + 0.03
@@ -218,7 +217,7 @@ def test_misuse_is_named() -> None:
 CODE = """
 import numpy as np, torch
 torch.set_num_threads(1)
-from tessearth.evaluation.geoprior import PriorSettings, evaluate_prior, fit_prior, in_blocks
+from tessearth.evaluation.geoprior import PriorSettings, evaluate_prior, fit_prior
 rng = np.random.default_rng(0)
 embeddings, classes = rng.random((12_000, 16), dtype=np.float32), rng.integers(0, 6000, 12_000)
 settings = PriorSettings(epochs=1, batch_size=512)
@@ -226,7 +225,8 @@ fit_prior(embeddings[:64], classes[:64], 6000, settings)
 before = peak()
 prior = fit_prior(embeddings, classes, 6000, settings)
 scores = np.broadcast_to(rng.random((1, 6000), dtype=np.float32), (4000, 6000))
-evaluate_prior(prior, in_blocks(embeddings[:4000], scores, classes[:4000]))
+parts = (slice(start, start + 500) for start in range(0, 4000, 500))
+evaluate_prior(prior, ((embeddings[part], scores[part], classes[part]) for part in parts))
 print((peak() - before) / 2**20)
 """
 

@@ -7,13 +7,15 @@ from sklearn.metrics import precision_score, r2_score, recall_score
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from tessearth.errors import ConfigError, DataError, UnknownNameError
-from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, per_class, probes, r2
+from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, probes, r2
 from tessearth.evaluation.probes import MlpProbe, vote
 from tessearth.evaluation.references import InverseDistance, RandomFeatures
+from tessearth.evaluation.runner import class_table
 from tessearth.ridge import ALPHAS
 from tessearth.settings import Kind
 from tessearth.sphere.geometry import EARTH_RADIUS_KM
 from tessearth.sphere.sampling import sample_sphere
+from tests.evaluation.fabricate import number_task
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(900, 16)).astype(np.float32)
@@ -207,13 +209,13 @@ def test_random_features_depend_on_the_seed_and_the_sphere_alone() -> None:
 
 def test_metrics_are_scikit_learns() -> None:
     target, found = RNG.integers(0, 6, 300), RNG.integers(1, 7, 300)
-    rows = per_class(target, found)
-    assert rows.code.tolist() == list(range(7))
+    rows = class_table(number_task(), target, found)
+    assert rows.names == tuple("0123456")
     np.testing.assert_array_equal(rows.rows, np.bincount(target, minlength=7))
-    recall = recall_score(target, found, labels=rows.code, average=None, zero_division=np.nan)
-    precision = precision_score(target, found, labels=rows.code, average=None, zero_division=np.nan)
-    np.testing.assert_allclose(rows.recall, recall)
-    np.testing.assert_allclose(rows.precision, precision)
+    recall = recall_score(target, found, labels=range(7), average=None, zero_division=np.nan)
+    precision = precision_score(target, found, labels=range(7), average=None, zero_division=np.nan)
+    np.testing.assert_allclose(np.array(rows.recall, dtype=float), recall)
+    np.testing.assert_allclose(np.array(rows.precision, dtype=float), precision)
     assert accuracy(target, found) == np.mean(target == found)
     y, p = RNG.normal(size=(2, 50)) + 1000
     assert r2(y, p) == pytest.approx(r2_score(y, p), rel=1e-9)

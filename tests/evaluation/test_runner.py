@@ -15,12 +15,11 @@ from tessearth.embedding.cache import EmbeddingCache, places_key
 from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, OutputError, TessearthError, UnknownNameError
 from tessearth.evaluation import report, runner
-from tessearth.evaluation.plan import build_plan, check_draw, name_tasks, rows_within
+from tessearth.evaluation.plan import Split, build_plan, build_splits, check_draw, name_tasks, rows_within
 from tessearth.evaluation.probes import build_probe
 from tessearth.evaluation.references import build_reference
 from tessearth.evaluation.results import Breakdown, Results, Skipped, read_results, to_json, write_results
 from tessearth.evaluation.runner import evaluate, read_models, split_names
-from tessearth.evaluation.splits import Split, build_splits
 from tessearth.evaluation.tasks import Task
 from tessearth.labels import LABELS
 from tests.conftest import tiny_encoder
@@ -445,7 +444,8 @@ def test_rows_are_found_in_a_larger_set_or_not_at_all() -> None:
 
 def test_a_plan_groups_tasks_of_the_same_places() -> None:
     plan = build_plan([number_task(), class_task(), number_task("other", latlon=PLACES + 0.5)], ["random", "20deg"])
-    assert [[task.name for task in group.draws[0].tasks] for group in plan.groups] == [["height", "zone"], ["other"]]
+    random = [draw for draw in plan.draws if draw.split == "random"]
+    assert [[task.name for task in draw.tasks] for draw in random] == [["height", "zone"], ["other"]]
     assert plan.units() == 3 * 6
     assert plan.detailed >= {("height", "random-42"), ("height", "20deg-42")}
     with pytest.raises(UnknownNameError):

@@ -16,8 +16,6 @@ from tessearth.evaluation.geoprior import (
     Sightings,
     evaluate_prior,
     fit_prior,
-    has_scores,
-    in_blocks,
     load_prior,
     read_scores,
     read_sightings,
@@ -99,12 +97,11 @@ def write(path: Path, **arrays: object) -> Path:
 
 
 def test_image_scores_are_there_or_not(tmp_path: Path) -> None:
-    assert has_scores(write(tmp_path / "with.npz", prediction=np.ones((6, 3))))
-    assert not has_scores(write(tmp_path / "without.npz"))
-    assert not has_scores(tmp_path / "table.csv")
+    assert read_sightings(write(tmp_path / "with.npz", prediction=np.ones((6, 3)))).has_scores
+    assert not read_sightings(write(tmp_path / "without.npz")).has_scores
     (tmp_path / "broken.npz").write_bytes(b"PK nothing")
     with pytest.raises(DataError, match="is not an npz of plain arrays, or is damaged"):
-        has_scores(tmp_path / "broken.npz")
+        read_sightings(tmp_path / "broken.npz")
 
 
 def test_scores_may_be_numbers_of_any_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,16 +156,6 @@ def test_tables_of_two_axes_are_no_sightings(tmp_path: Path) -> None:
         read_sightings(write(tmp_path / "s.npz", classes=np.zeros((6, 1), dtype=int), **flat))
 
 
-def test_blocks_hold_every_row_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores, classes = np.random.default_rng(0).random((10, 4)), np.arange(10) % 4
-    for at_once, sizes in ((4, [1] * 10), (13, [3, 3, 3, 1]), (3, [1] * 10), (40, [10]), (80, [10])):
-        monkeypatch.setattr("tessearth.evaluation.geoprior.SCORES_AT_ONCE", at_once)
-        blocks = list(in_blocks(scores[:, :2], scores, classes))
-        assert [len(part) for _, part, _ in blocks] == sizes
-        for number, whole in enumerate((scores[:, :2], scores, classes)):
-            np.testing.assert_array_equal(np.concatenate([block[number] for block in blocks]), whole)
-
-
 def test_the_protocols_settings_are_the_defaults() -> None:
     settings = PriorSettings()
     assert (settings.positive_weight, settings.learning_rate, settings.epochs) == (2048.0, 1e-3, 50)
@@ -178,7 +165,7 @@ def test_the_protocols_settings_are_the_defaults() -> None:
 
 def test_without_any_place_images_decide_alone() -> None:
     scores = np.array([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]])
-    found = evaluate_prior(PRIOR, [(None, scores, np.array([1, 2]))])
+    found = evaluate_prior(PRIOR, [(np.full((2, 2), np.nan), scores, np.array([1, 2]))])
     assert found.image == found.combined == {1: 0.5, 3: 1.0, 5: 1.0, 10: 1.0}
     assert found.rows == 2
 
@@ -202,4 +189,4 @@ def test_scores_are_finite_and_not_negative(value: float) -> None:
     scores = np.full((2, 3), 0.5)
     scores[1, 2] = value
     with pytest.raises(DataError, match="image scores must be probabilities"):
-        evaluate_prior(PRIOR, [(None, scores, np.array([0, 1]))])
+        evaluate_prior(PRIOR, [(np.full((2, 2), np.nan), scores, np.array([0, 1]))])

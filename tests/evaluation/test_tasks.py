@@ -10,9 +10,9 @@ import pytest
 
 from tessearth.errors import ConfigError, DataError, TableError, TessearthError, UnknownNameError
 from tessearth.evaluation.tasks import FILE_TASKS, Task, available_files, check_task, load_task
-from tessearth.labels.benchmark import BENCHMARK_SOURCES
+from tessearth.labels import country_names
 from tessearth.labels.sources import write_prepared
-from tessearth.labels.table import LABELS, describe_labels
+from tessearth.labels.table import BENCHMARK_SOURCES, LABELS, describe_labels
 from tessearth.sphere.geometry import GOLDEN_RATIO
 
 RNG = np.random.default_rng(0)
@@ -105,6 +105,12 @@ def test_embedded_labels_become_tasks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(task.latlon, np.delete(places[label.places], 7, axis=0))
         np.testing.assert_array_equal(task.target, np.delete(values[name], 7))
         assert task.notes == ("1 places without a label left out",)
+        assert task.countries is None  # the file's countries are not those of this version
+    about["classes"] = {**classes, "country": country_names()}
+    write_prepared(tmp_path / "c.safetensors", arrays, about)
+    rain, housing = (load_task(name, benchmark=tmp_path / "c.safetensors") for name in ("rain", "housing"))
+    np.testing.assert_array_equal(rain.countries, np.delete(values["country"], 7))
+    assert housing.countries is None
 
 
 def test_a_checkerboard_is_its_definition() -> None:

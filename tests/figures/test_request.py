@@ -17,9 +17,9 @@ def test_texts_become_the_values_of_a_request() -> None:
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        ({"tokens": "3"}, "a figure has no setting named 'tokens'; did you mean 'token'?"),
+        ({"tokens": "3"}, "unknown setting tokens; did you mean 'token'?"),
         ({"model": "wrap"}, "did you mean 'models'"),
-        ({"token": "3.5"}, "token is '3.5', not a whole number"),
+        ({"token": "3.5"}, "token is 3.5, not a whole number"),
         ({"share": "half"}, "share is 'half', not a number"),
     ],
 )

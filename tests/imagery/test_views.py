@@ -6,17 +6,8 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.imagery.views import (
-    ViewSettings,
-    augment,
-    blur,
-    centre_crop,
-    crop,
-    flip,
-    quarter_turn,
-    rotate,
-    view_parameters,
-)
+from tessearth.imagery.recipe import ViewSettings
+from tessearth.imagery.views import augment, blur, centre_crop, crop, flip, quarter_turn, rotate, view_parameters
 
 EVERYTHING = ViewSettings(rotation="any", blur_share=1.0, blur_pixels=(0.3, 2.0))
 

@@ -19,7 +19,7 @@ from tessearth.labels import (
     prepare_labels,
     read_benchmark,
 )
-from tessearth.labels.benchmark import PURPOSE
+from tessearth.labels.table import PURPOSE
 from tessearth.sphere.land import is_inhabited_land, is_land
 from tessearth.sphere.sampling import sample_land, sample_sphere
 

@@ -5,14 +5,15 @@ import pytest
 
 from tessearth.labels.countries import (
     ROWS_PER_DEGREE,
+    Outline,
     country,
     country_continents,
     country_inside,
     country_names,
     find_stretches,
+    load_outlines,
     nearest_country,
 )
-from tessearth.labels.outlines import Outline, load_outlines
 
 CITIES = {
     "Paris": (48.8566, 2.3522, "France"),

@@ -11,7 +11,7 @@ import torch
 from tessearth.encoder.sites import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError, TableError
-from tessearth.figures.scores import read_metrics, read_scores
+from tessearth.figures.request import read_metrics, read_scores
 from tessearth.plotting import (
     Score,
     View,
@@ -35,9 +35,8 @@ from tessearth.plotting import (
     save_figure,
 )
 from tessearth.plotting.colours import END, START
-from tessearth.plotting.places import class_colours
+from tessearth.plotting.places import class_colours, most_telling, most_used, top_places
 from tessearth.plotting.sites import moved_km, position_at, sample_sites
-from tessearth.plotting.tokens import most_telling, most_used, top_places
 from tessearth.sphere.voronoi_cells import build_cells
 from tests.plotting.pictures import distinct_colours, drawn_share, has_colour, read, render, words
 
@@ -90,7 +89,7 @@ def test_cells_are_drawn_without_lines_across_the_map(name: str, axis: Any, xyz:
 
 
 def test_site_embeddings_fill_the_map_with_colours(axis: Any, xyz: np.ndarray, rng: np.random.Generator) -> None:
-    draw_site_embeddings(axis, xyz, rng.laplace(size=(300, 8)), View(), columns=200, borders=True)
+    draw_site_embeddings(axis, xyz, rng.laplace(size=(300, 8)), View(), columns=200)
     picture = render(axis.figure)
     assert distinct_colours(picture) > 60
     with pytest.raises(DataError, match="2 embeddings were given for 300 sites"):

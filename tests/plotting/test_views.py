@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tessearth.errors import ConfigError, UnknownNameError
-from tessearth.plotting.ground import land_at
-from tessearth.plotting.views import REGIONS, View, build_view, find_region
+from tessearth.plotting.views import REGIONS, View, build_view, find_region, land_at
 
 PLACES = np.array([(0.0, 0.0), (48.9, 2.3), (-33.9, 151.2), (64.1, -21.9), (1.3, 103.8)])
 WORLD = [build_view(name, None, middle) for name in ("robinson", "equal-earth") for middle in ((0, 0), (0, 150))]

@@ -8,8 +8,8 @@ import pytest
 import safetensors.numpy
 import torch
 
+from tessearth.encoder import ResidualBlock
 from tessearth.encoder.config import TessellationConfig
-from tessearth.encoder.head import ResidualBlock
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.encoder.weights import load_weights
 from tessearth.sphere.geometry import latlon_to_xyz

@@ -62,8 +62,9 @@ def test_scores_do_not_depend_on_how_many_work(monkeypatch: pytest.MonkeyPatch) 
     found = []
     for count in (1, 3):
         monkeypatch.setattr(runner, "side_by_side", lambda work, items, _, n=count: side_by_side(work, items, n))
-        made = Runner(plan, ["ridge", "knn"], torch.device("cpu")).run(groups, tuple(REFERENCES), {}, lambda *_: None)
-        found.append((made.results.scores, made.results.breakdowns))
+        trial = Runner(plan, ["ridge", "knn"], torch.device("cpu"))
+        made, _ = trial.run(groups, tuple(REFERENCES), {}, lambda *_: None)
+        found.append((made.scores, made.breakdowns))
     assert found[0] == found[1]
 
 

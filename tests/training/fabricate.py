@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
-from tessearth.imagery.components import write_components
+from tessearth.imagery.building import write_components
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe, made_with
 from tessearth.imagery.store import (
     FEATURES,
@@ -70,7 +70,7 @@ def fabricate_store(
         "made_with": made_with(),
     }
     if pca:
-        manifest["components"] = write_components(path, manifest, pca, np.flatnonzero(~held_out))
+        manifest["components"] = write_components(path, manifest, np.flatnonzero(~held_out))
     write_manifest(path, {**manifest, "complete": True})
     return FeatureStore(path)
 

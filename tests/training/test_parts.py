@@ -1,6 +1,7 @@
 """Schedule, optimiser groups, the order of places, the image side, clusters: each by its law."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ from tessearth.training.step import (
     count_steps,
     group_of,
     learning_rate,
-    warmup_steps,
 )
 from tests.conftest import tiny_encoder
 from tests.training.fabricate import fabricate_store, toy_recipe
@@ -57,9 +57,8 @@ def test_learning_rates_rise_in_a_line_and_fall_along_a_cosine() -> None:
 
 def test_steps_follow_from_epochs_and_whole_batches() -> None:
     training = TrainingRecipe(epochs=300, batch_size=6384, warmup_epochs=5)
-    assert count_steps(training, 100_000) == (15, 4500)
-    assert warmup_steps(training, 15, 4500) == 75
-    assert warmup_steps(training, 15, 20) == 10
+    assert count_steps(training, 100_000) == (15, 4500, 75)
+    assert count_steps(replace(training, steps=20), 100_000) == (15, 20, 10)
     with pytest.raises(DataError, match=r"50 training places, fewer than the batch of 6384.*batch_size=50"):
         count_steps(training, 50)
 

@@ -42,8 +42,8 @@ def test_waves_are_continuous_across_the_antimeridian_and_at_the_poles() -> None
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"position": -1.0}, "0 or more"),
-        ({"position": math.nan}, "0 or more"),
+        ({"position": -1.0}, "at least 0"),
+        ({"position": math.nan}, "at least 0"),
         ({"position_degrees": 0}, "between 1 and 100"),
         ({"distillation": 0.0}, "part of what is distilled"),
     ],

@@ -75,7 +75,7 @@ def test_a_base_is_laid_under_and_may_have_a_base_itself(tmp_path: Path) -> None
         ("training.batch_size=many", r"training\.batch_size is 'many', not a whole number"),
         ("training.batch_size=0", "must be at least 1"),
         ("training.precision=fp8", "must be one of 'float32'"),
-        ("objective.contrastive=-1", "must be 0 or more"),
+        ("objective.contrastive=-1", "must be at least 0"),
         ("encoder.tessellations.3.num_sites=1", "'3' is no place in a list of 1"),
         ("training.steps", "not of the form a.b=value"),
         ("training.seed.deeper=1", "seed is no table"),

@@ -185,10 +185,10 @@ FITS: list[dict[str, object]] = [
     {"position_decay": 0.0},
 ]
 DOES_NOT_FIT: list[tuple[dict[str, object], str]] = [
-    ({"contrastive": -0.5}, "objective.contrastive is -0.5; a weight must be 0 or more"),
-    ({"distillation": math.nan}, "objective.distillation is nan; a weight must be 0 or more"),
-    ({"distillation": 0.5, "position": -0.5}, "objective.position and objective.position_decay must be 0 or more"),
-    ({"position_decay": -0.5}, "objective.position and objective.position_decay must be 0 or more"),
+    ({"contrastive": -0.5}, "objective.contrastive is -0.5; it must be at least 0"),
+    ({"distillation": math.nan}, "objective.distillation is nan; it must be at least 0"),
+    ({"distillation": 0.5, "position": -0.5}, "objective.position is -0.5; it must be at least 0"),
+    ({"position_decay": -0.5}, "objective.position_decay is -0.5; it must be at least 0"),
     ({"position_degrees": 0}, "objective.position_degrees is 0; it lies between 1 and 100"),
     ({"position_degrees": 101}, "objective.position_degrees is 101; it lies between 1 and 100"),
     ({"position": 0.5}, "objective.position is a part of what is distilled; set objective.distillation above 0"),

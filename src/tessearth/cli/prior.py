@@ -1,19 +1,15 @@
 """`tessearth prior`: where species occur, fitted on embeddings of sightings, scored with image scores, and drawn."""
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tessearth.cli import options
-from tessearth.cli.options import Advance, embed_with_progress, work_progress
+from tessearth.cli.options import embed_with_progress, work_progress
 from tessearth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from tessearth.embedding import Embedder
     from tessearth.evaluation import SavedPrior
 
@@ -92,23 +88,17 @@ def evaluate(
     An npz with image scores (`prediction`) is scored both ways; any other table by place alone. Without --model, the
     model is opened where it was at the fit.
     """
-    from tessearth.evaluation import evaluate_prior, has_scores, load_prior, read_sightings
+    from tessearth.evaluation import load_prior, read_sightings, score_sightings
 
-    saved = load_prior(prior)
-    sightings = read_sightings(table, column)
-    with_images = has_scores(table)
-    codes = saved.codes_of(sightings)
-    scored = codes >= 0 if with_images else (codes >= 0) & sightings.known
-    if not scored.any():
-        raise DataError(f"{table}: none of its {len(codes)} sightings is of a species the prior knows, with a place")
-    rows = _Rows(sightings.latlon, codes, scored, table if with_images else None)
+    saved, sightings = load_prior(prior), read_sightings(table, column)
     embedder = _embedder(saved, model, device)
     with work_progress("scoring", "rows") as advance:
-        found = evaluate_prior(saved.prior, _blocks(embedder, rows, len(saved.prior.bias), advance))
-    result: dict[str, Any] = {"rows": found.rows, "left_out": int((~scored).sum())}
-    if with_images:
+        found = score_sightings(saved, sightings, embedder, advance)
+    result: dict[str, Any] = {"rows": found.rows, "left_out": len(sightings.classes) - found.rows}
+    if sightings.has_scores:
         result["image"] = {f"top{k}": share for k, share in found.image.items()}
-    result["image_and_place" if with_images else "place"] = {f"top{k}": share for k, share in found.combined.items()}
+    both = "image_and_place" if sightings.has_scores else "place"
+    result[both] = {f"top{k}": share for k, share in found.combined.items()}
     _print_result(result, as_json)
 
 
@@ -131,10 +121,10 @@ def draw(
     by 2048.
     """
     from tessearth.evaluation import load_prior
-    from tessearth.plotting import check_map_path, write_world_map
+    from tessearth.plotting import MAP_SUFFIXES, check_figure_path, write_world_map
     from tessearth.sphere import world_grid
 
-    check_map_path(out)
+    check_figure_path(out, MAP_SUFFIXES)
     saved = load_prior(prior)
     code = saved.code_of(species)
     grid = world_grid(resolution)
@@ -156,50 +146,6 @@ def _embedder(saved: "SavedPrior", model: str | None, device: str | None) -> "Em
     if saved.fingerprint and embedder.fingerprint() != saved.fingerprint:
         raise DataError(f"the prior was fitted to other embeddings than {name} gives; fit it again, or name its model")
     return embedder
-
-
-class _Rows(NamedTuple):
-    """The sightings of a table, N of them."""
-
-    latlon: "npt.NDArray[np.float64]"
-    codes: "npt.NDArray[np.int64]"
-    """The prior's code of each species."""
-    scored: "npt.NDArray[np.bool_]"
-    scores_path: str | None
-    """The npz with image scores; None scores by place alone."""
-
-
-def _blocks(embedder: "Embedder", rows: _Rows, species: int, advance: Advance) -> "Iterator[tuple[Any, Any, Any]]":
-    """Embeddings (NaN without a place), image scores and codes of the rows to score, block by block."""
-    import numpy as np
-
-    total, done = len(rows.codes), 0
-    for scores in _image_scores(rows, species):
-        block = np.arange(done, done + len(scores))
-        done += len(scores)
-        if done > total:
-            break
-        kept = rows.scored[block]
-        latlon = rows.latlon[block[kept]]
-        embeddings = np.full((len(latlon), embedder.dim), np.nan, dtype=np.float32)
-        known = np.isfinite(latlon).all(1)
-        embeddings[known] = embedder.embed(latlon[known])
-        yield embeddings, scores[kept], rows.codes[block[kept]]
-        advance(done, total)
-    if done != total:
-        raise DataError(f"there are image scores for {done} rows and {total} sightings: they do not go together")
-
-
-def _image_scores(rows: _Rows, species: int) -> "Iterator[npt.NDArray[np.float32]]":
-    """Scores (n, C) of consecutive rows; equal scores where there are no images."""
-    import numpy as np
-
-    from tessearth.evaluation import SCORES_AT_ONCE, read_scores
-
-    if rows.scores_path is not None:
-        return read_scores(rows.scores_path)
-    step, total = max(1, SCORES_AT_ONCE // species), len(rows.codes)
-    return (np.full((min(step, total - start), species), 1 / species, np.float32) for start in range(0, total, step))
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:

@@ -43,10 +43,10 @@ def serve(
 
     /openapi.json describes every address.
     """
-    from tessearth.explorer import Address, run_server
+    from tessearth.explorer import run_server
 
     limits = {"rate": rate, "max_points": max_points, "timeout_s": timeout}
-    run_server(_open(model, device, api_key, trajectories, cache, **limits), Address(host, port))
+    run_server(_open(model, device, api_key, trajectories, cache, **limits), host, port)
 
 
 def explore(
@@ -63,11 +63,11 @@ def explore(
 
     tessearth explore --model earth
     """
-    from tessearth.explorer import Address, check_built, run_server
+    from tessearth.explorer import check_built, run_server
 
     page = check_built()
     served = _open(model, device, api_key, trajectories, cache)
-    run_server(served, Address(host, port), page=page, open_browser=browser)
+    run_server(served, host, port, page=page, open_browser=browser)
 
 
 def _open(

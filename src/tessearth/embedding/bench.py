@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.fast.head import Precision
 from tessearth.encoder import EncoderConfig, SphericalVoronoiEncoder, TessellationConfig
 from tessearth.errors import ConfigError, TessearthError
+from tessearth.settings import check_at_least
 from tessearth.sphere import xyz_to_latlon
 from tessearth.zoo import load_base
 
@@ -32,6 +33,7 @@ SINGLE_CALLS = 300
 PAPER_SITES, PAPER_SHARPNESS = 4096, 45.0
 
 Array = npt.NDArray[Any]
+Name = TypeVar("Name", str, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,7 @@ class Bench:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("places", "threads", "rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_at_least(self, 1, "places", "threads", "rounds")
 
 
 class Row(NamedTuple):
@@ -64,13 +64,12 @@ class Row(NamedTuple):
 
 
 class SizeRow(NamedTuple):
-    """Our float32 path at another number of sites."""
+    """Our float32 path at another number of sites; how many times slower is measured from the first size."""
 
     num_sites: int
     sharpness: float
     places_per_second: float
     times_slower: float
-    """Than at the first size."""
 
 
 def compare(bench: Bench) -> list[Row]:
@@ -100,11 +99,10 @@ def compare_sizes(bench: Bench, sizes: Sequence[int]) -> list[SizeRow]:
     latlon = random_places(bench.places, bench.seed)
     embedders = {size: Embedder(build_paper_shaped(size), device="cpu") for size in sizes}
     with _threads(bench.threads):
-        seconds = in_turns({str(size): partial(embed.embed, latlon) for size, embed in embedders.items()}, bench.rounds)
-    times = [seconds[str(size)] for size in sizes]
+        seconds = in_turns({size: partial(embed.embed, latlon) for size, embed in embedders.items()}, bench.rounds)
     return [
-        SizeRow(size, paper_sharpness(size), bench.places / time, time / times[0])
-        for size, time in zip(sizes, times, strict=True)
+        SizeRow(size, paper_sharpness(size), bench.places / seconds[size], seconds[size] / seconds[sizes[0]])
+        for size in sizes
     ]
 
 
@@ -136,7 +134,7 @@ def single_place_ms(bench: Bench) -> float:
     return float(np.median(taken[len(taken) // 2 :])) * 1e3
 
 
-def in_turns(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+def in_turns(works: dict[Name, Callable[[], Any]], rounds: int) -> dict[Name, float]:
     """The shortest time of each in seconds; the first call of each warms up and does not count."""
     for work in works.values():
         work()

@@ -58,8 +58,8 @@ class EmbeddingCache:
         if embeddings.nbytes > self.limit_bytes:
             return
         with contextlib.suppress(OutputError):
-            about = {"fingerprint": fingerprint, "places": places}
-            content = seal_tensors({NAME: torch.from_numpy(np.ascontiguousarray(embeddings))}, about)
+            tensors = {NAME: torch.from_numpy(np.ascontiguousarray(embeddings))}
+            content = seal_tensors(tensors, {"fingerprint": fingerprint, "places": places})
             write_bytes(self.path(fingerprint, places), content)
         self.trim()
 

@@ -10,13 +10,19 @@ import torch
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.retrieval import read_database
-from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, build_from, measure_token_use, read_weights
+from tessearth.encoder import (
+    LocationEncoder,
+    SoftVoronoi,
+    SphericalVoronoiEncoder,
+    build_from,
+    measure_token_use,
+    read_weights,
+)
 from tessearth.sphere import EARTH_RADIUS_KM, fibonacci_lattice
 from tessearth.zoo import (
     BASELINES,
     MODELS,
     PUBLISHED,
-    ModelName,
     PositionalEncoder,
     find_database,
     is_saved_baseline,
@@ -33,11 +39,10 @@ SAMPLE_PLACES = 4096
 
 def list_names() -> dict[str, dict[str, str]]:
     """Every model that has a name, with one line on each."""
-    files = {name: f"{card.summary} ({card.file})" for name, card in PUBLISHED.items()}
     return {
         "models": {name: card.summary for name, card in MODELS.items()},
         "baselines": {name: card.summary for name, card in BASELINES.items()},
-        "published_weights": files,
+        "published_weights": {name: f"{card.summary} ({card.file})" for name, card in PUBLISHED.items()},
     }
 
 
@@ -47,7 +52,16 @@ def describe_model(model: str | os.PathLike[str]) -> dict[str, Any]:
     described = _describe_base(named.base)
     if named.mode is None:
         return described
-    return {**described, "model": str(model), "retrieval": _describe_retrieval(named)}
+    path = find_database(named)
+    database = read_database(path)
+    retrieval = {
+        "mode": named.mode,
+        "database": str(path),
+        "rows": len(database.keys),
+        "key_width": database.keys.shape[1],
+        "value_width": database.values.shape[1],
+    }
+    return {**described, "model": str(model), "retrieval": retrieval}
 
 
 def _describe_base(name: str) -> dict[str, Any]:
@@ -70,7 +84,7 @@ def _describe_voronoi(name: str, encoder: SphericalVoronoiEncoder, origin: Mappi
         "tokens": encoder.config.num_tokens,
         "embedding_width": encoder.config.output_dim,
         "unit_length": encoder.config.normalize,
-        "tessellations": {str(i): _describe_tessellation(encoder, i) for i in range(len(encoder.tessellations))},
+        "tessellations": {str(i): _describe_tessellation(one) for i, one in enumerate(encoder.voronois())},
         "token_use": describe_tokens(encoder),
         "provenance": dict(origin),
     }
@@ -96,34 +110,20 @@ def _baseline_origin(name: str, encoder: LocationEncoder) -> dict[str, Any]:
     """The origin of a baseline's numbers: no training, its authors, or a run of ours."""
     published = PUBLISHED.get(name.partition("=")[0])
     if published is not None:
-        origin = {"published_as": published.file, "citation": published.citation}
-        return {**origin, "outputs_compared_with_the_authors": published.verified}
-    if is_saved_baseline(name):
-        return {"citation": BASELINES[encoder.name].citation, **_readable(read_provenance(name))}
-    return {"citation": BASELINES[encoder.name].citation, "trained": False}
-
-
-def _describe_retrieval(name: ModelName) -> dict[str, Any]:
-    path = find_database(name)
-    database = read_database(path)
-    return {
-        "mode": name.mode,
-        "database": str(path),
-        "rows": len(database.keys),
-        "key_width": database.keys.shape[1],
-        "value_width": database.values.shape[1],
-    }
+        return {
+            "published_as": published.file,
+            "citation": published.citation,
+            "outputs_compared_with_the_authors": published.verified,
+        }
+    said = _readable(read_provenance(name)) if is_saved_baseline(name) else {"trained": False}
+    return {"citation": BASELINES[encoder.name].citation, **said}
 
 
 def _readable(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same nested values with every list as text."""
-    readable: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            readable[key] = _readable(value)
-        else:
-            readable[key] = json.dumps(value) if isinstance(value, list | tuple) else value
-    return readable
+    texts = {key: json.dumps(value) for key, value in values.items() if isinstance(value, list | tuple)}
+    tables = {key: _readable(value) for key, value in values.items() if isinstance(value, Mapping)}
+    return {**values, **texts, **tables}
 
 
 def describe_tokens(encoder: SphericalVoronoiEncoder) -> dict[str, Any]:
@@ -142,8 +142,7 @@ def describe_tokens(encoder: SphericalVoronoiEncoder) -> dict[str, Any]:
     }
 
 
-def _describe_tessellation(encoder: SphericalVoronoiEncoder, index: int) -> dict[str, Any]:
-    voronoi = encoder.voronois()[index]
+def _describe_tessellation(voronoi: SoftVoronoi) -> dict[str, Any]:
     sharpness = voronoi.sharpness().detach().double().numpy()
     low, median, high = np.quantile(sharpness, (0.0, 0.5, 1.0))
     return {

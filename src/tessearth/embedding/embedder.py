@@ -5,24 +5,27 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from tessearth.devices import find_device
-from tessearth.embedding.engines import Engine, RetrievalEngine, VoronoiEngine, build_engine
+from tessearth.embedding.engines import Engine, Places, RetrievalEngine, VoronoiEngine, build_engine
 from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.head import Precision
 from tessearth.embedding.retrieval import Retriever, read_database
-from tessearth.embedding.transfer import Gatherer, PlaceBatch, Places, read_places
+from tessearth.embedding.transfer import Gatherer
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, CoordinateError
-from tessearth.sphere import LARGEST_DEGREES, angular_distance, check_latlon
+from tessearth.sphere import LARGEST_DEGREES, angular_distance, as_latlon, as_xyz, check_latlon
 from tessearth.zoo import DEFAULT_MODEL, find_database, load_base, parse_name
 
 __all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Strategy", "Support"]
 
 Array = npt.NDArray[Any]
+Parts = Callable[[Places], tuple[Tensor, ...]]
+"""What is computed for each place of a batch."""
 
 
 class Explanation(NamedTuple):
@@ -46,12 +49,12 @@ class Support(NamedTuple):
 
 
 class NearestSites(NamedTuple):
-    """The sites nearest to a place, nearest first."""
+    """The sites nearest to a place, nearest first, (..., k) each."""
 
     site: Array
-    """(..., k), tessellations one after another."""
+    """Their numbers, tessellations one after another."""
     distance: Array
-    """Distances in degrees of arc, (..., k)."""
+    """In degrees of arc."""
 
 
 class Embedder:
@@ -115,10 +118,7 @@ class Embedder:
         return isinstance(self._engine, VoronoiEngine)
 
     def fingerprint(self) -> str:
-        """SHA-256 over everything that decides the embeddings: kind, settings, tensors, precision, database.
-
-        It does not depend on the name of the model or where it was read from.
-        """
+        """SHA-256 over all that decides the embeddings (kind, settings, tensors, precision, database) but no names."""
         digest = hashlib.sha256(f"tessearth-embedder-1 {self.precision}\n".encode())
         for part in self._engine.identity():
             digest.update(part)
@@ -130,9 +130,12 @@ class Embedder:
 
     def embed(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
         """Embeddings of places, (..., D): float32, or float64 when that is the precision."""
-        return self._embed(read_places(points, lat, lon, xyz))
+        places, shape = _read_places(points, lat, lon, xyz)
+        whole = self._embed_at_once(places)
+        if whole is None:
+            (whole,) = self._over_batches(places, lambda batch: (self._engine.embed(batch),), self.batch_size)
+        return whole.reshape((*shape, whole.shape[-1]))
 
-    @torch.no_grad()
     def embed_tensor(self, latlon: Tensor, *, check: bool = True) -> Tensor:
         """Embeddings of places in degrees, latitude first: (N, 2) on any device to (N, D) on the Embedder's.
 
@@ -143,40 +146,42 @@ class Embedder:
             raise CoordinateError(
                 f"latlon is {latlon.dtype} of shape {tuple(latlon.shape)}, not floating degrees of shape (N, 2)"
             )
-        places = latlon.detach().to(self.device, torch.float64).contiguous()
-        if check and not bool((places.abs() <= places.new_tensor(LARGEST_DEGREES)).all()):
-            check_latlon(places.cpu().numpy())
-        if self.device.type == "cpu":
-            return torch.from_numpy(self._embed(Places(places.numpy(), (len(places),), are_directions=False)))
-        embeddings = torch.empty(len(places), self.dim, dtype=self._engine.dtype, device=self.device)
-        for here, part in zip(*(torch.split(both, self.batch_size) for both in (embeddings, places)), strict=True):
-            here.copy_(self._engine.embed(PlaceBatch(part, are_directions=False)))
+        degrees = latlon.detach().to(self.device, torch.float64).contiguous()
+        if check and not bool((degrees.abs() <= degrees.new_tensor(LARGEST_DEGREES)).all()):
+            check_latlon(degrees.cpu().numpy())
+        places = Places(degrees, are_directions=False)
+        whole = self._embed_at_once(places)
+        if whole is not None:
+            return torch.from_numpy(whole)
+        embeddings = torch.empty(len(degrees), self.dim, dtype=self._engine.dtype, device=self.device)
+        with torch.inference_mode():
+            targets = torch.split(embeddings, self.batch_size)
+            for target, batch in zip(targets, places.batches(self.batch_size), strict=True):
+                target.copy_(self._engine.embed(batch))
         return embeddings
 
     def explain(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Explanation:
         """Embeddings with the token attention and site weights behind them; the weights take K numbers a place."""
         voronoi = self._voronoi("explain")
-        places = read_places(points, lat, lon, xyz)
 
-        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+        def parts(batch: Places) -> tuple[Tensor, ...]:
             encoding = voronoi.encoder.encode_xyz(voronoi.to_input(batch), voronoi.top_k)
             attention = encoding.token_attention
             return encoding.embedding, encoding.site_weights, *([] if attention is None else [attention])
 
-        embedding, weights, *attention = self._over_sites(voronoi, places, parts)
+        embedding, weights, *attention = self._over_sites(voronoi, parts, points, lat, lon, xyz)
         return Explanation(embedding, attention[0] if attention else None, weights)
 
     def support(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Support:
         """The coverage of each place by sites."""
         voronoi = self._voronoi("support")
-        places = read_places(points, lat, lon, xyz)
 
-        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+        def parts(batch: Places) -> tuple[Tensor, ...]:
             here = voronoi.to_input(batch)
             entropies = [torch.special.entr(v.weights(here)).sum(-1) for v in voronoi.encoder.voronois()]
             return torch.stack(entropies).mean(0), _nearest(voronoi.encoder, here, 1)[1][..., 0]
 
-        return Support(*self._over_sites(voronoi, places, parts))
+        return Support(*self._over_sites(voronoi, parts, points, lat, lon, xyz))
 
     def nearest_sites(
         self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None, count: int = 5
@@ -185,12 +190,11 @@ class Embedder:
         voronoi = self._voronoi("nearest_sites")
         if not 1 <= count <= voronoi.encoder.config.num_sites:
             raise ConfigError(f"count is {count}; it must lie between 1 and {voronoi.encoder.config.num_sites}")
-        places = read_places(points, lat, lon, xyz)
 
-        def parts(batch: PlaceBatch) -> tuple[Tensor, ...]:
+        def parts(batch: Places) -> tuple[Tensor, ...]:
             return _nearest(voronoi.encoder, voronoi.to_input(batch), count)
 
-        return NearestSites(*self._over_sites(voronoi, places, parts))
+        return NearestSites(*self._over_sites(voronoi, parts, points, lat, lon, xyz))
 
     def _open(
         self, model: str | os.PathLike[str] | LocationEncoder, top_k: int | None, strategy: Strategy
@@ -210,29 +214,39 @@ class Embedder:
             raise ConfigError(f"{self.name} has no sites of its own: {asked} is for Voronoi encoders without retrieval")
         return self._engine
 
-    def _over_sites(
-        self, voronoi: VoronoiEngine, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]]
-    ) -> list[Array]:
-        """The same where every place looks at every site: fewer places at once."""
-        return self._over_batches(places, parts, min(self.batch_size, voronoi.dense_batch_size))
+    def _over_sites(self, voronoi: VoronoiEngine, parts: Parts, *given: Any) -> list[Array]:
+        """A function of places that looks at every site, over places as they are given: fewer of them at once."""
+        places, shape = _read_places(*given)
+        results = self._over_batches(places, parts, min(self.batch_size, voronoi.dense_batch_size))
+        return [result.reshape((*shape, *result.shape[1:])) for result in results]
 
     @torch.inference_mode()
-    def _embed(self, places: Places) -> Array:
+    def _embed_at_once(self, places: Places) -> Array | None:
+        """Embeddings (N, D) of places that a CPU takes in one batch; None for more, which have to be gathered."""
         few = self._engine.embed_few(places)
-        if few is not None:
-            return few.reshape((*places.shape, few.shape[-1]))
-        (embeddings,) = self._over_batches(places, lambda batch: (self._engine.embed(batch),))
-        return embeddings
+        if few is None and self.device.type == "cpu" and len(places.values) <= self.batch_size:
+            return self._engine.embed(places).contiguous().numpy()
+        return few
 
     @torch.inference_mode()
-    def _over_batches(
-        self, places: Places, parts: Callable[[PlaceBatch], tuple[Tensor, ...]], batch_size: int | None = None
-    ) -> list[Array]:
+    def _over_batches(self, places: Places, parts: Parts, batch_size: int) -> list[Array]:
         """Run a function of some places over all of them, batch by batch, into arrays allocated once."""
         gatherer = Gatherer(len(places.values), self.device)
-        for start, batch in places.batches(batch_size or self.batch_size):
-            gatherer.add(start, parts(batch))
-        return [result.reshape((*places.shape, *result.shape[1:])) for result in gatherer.finish()]
+        for batch in places.batches(batch_size):
+            gatherer.add(parts(batch))
+        return gatherer.finish()
+
+
+def _read_places(points: Any, lat: Any, lon: Any, xyz: Any) -> tuple[Places, tuple[int, ...]]:
+    """Places in any container that `sphere.coordinates` reads, and the shape they come in."""
+    if xyz is None:
+        values = as_latlon(points, lat=lat, lon=lon)
+    elif points is None and lat is None and lon is None:
+        values = as_xyz(xyz)
+    else:
+        raise ConfigError("places were given twice: pass either xyz= or degrees")
+    flat = np.ascontiguousarray(values.reshape(-1, values.shape[-1]))
+    return Places(torch.from_numpy(flat), are_directions=xyz is not None), values.shape[:-1]
 
 
 def _nearest(encoder: SphericalVoronoiEncoder, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:

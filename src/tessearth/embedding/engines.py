@@ -7,9 +7,10 @@ RetrievalEngine   either of these, extended by a database
 
 import copy
 import json
+import math
 import typing
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,13 @@ import torch
 from torch import Tensor
 
 from tessearth.devices import places_at_once
-from tessearth.embedding.fast import Strategy, takes_fast
+from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.cpu import FEW_PLACES, FastVoronoi
 from tessearth.embedding.fast.head import Precision, network_dtype
 from tessearth.embedding.retrieval import Retriever
-from tessearth.embedding.transfer import PlaceBatch, Places
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
-from tessearth.sphere import fibonacci_lattice
+from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
 
 if typing.TYPE_CHECKING:
     from tessearth.embedding.fast.gpu import GpuVoronoi
@@ -36,6 +36,34 @@ PLACES_TO_GROUP = {"cpu": 2**16, "cuda": 2**20}
 """Places at once on the fast path: the more there are, the more of them share a cell and its table."""
 SITES_PER_GROUP, MOST_GROUPS = 16_384, 4
 """Many sites have many cells: a CPU takes one group of places for each 16,384 sites, four at most."""
+
+
+class Places(NamedTuple):
+    """Checked places in float64, as degrees or as directions; longitudes wrap exactly in the trigonometry between."""
+
+    values: Tensor
+    """Degrees (N, 2), latitude first, or unit vectors (N, 3)."""
+    are_directions: bool
+
+    def latlon(self) -> Tensor:
+        """Degrees, latitude first, (N, 2)."""
+        return xyz_to_latlon(self.values) if self.are_directions else self.values
+
+    def xyz(self) -> Tensor:
+        """Unit vectors, (N, 3)."""
+        return self.values if self.are_directions else latlon_to_xyz(self.values)
+
+    def few_xyz(self) -> npt.NDArray[np.float32]:
+        """Unit vectors of a few places on a CPU, (N, 3); for many, `xyz` is faster."""
+        if self.are_directions:
+            return self.values.numpy().astype(np.float32)
+        radians = np.radians(self.values.numpy()).tolist()
+        xyz = [(math.cos(lat) * math.cos(lon), math.cos(lat) * math.sin(lon), math.sin(lat)) for lat, lon in radians]
+        return np.array(xyz, dtype=np.float32)
+
+    def batches(self, size: int) -> Iterator["Places"]:
+        """The places in batches; without places one empty batch, from which results take their widths."""
+        return (Places(values, self.are_directions) for values in torch.split(self.values, size))
 
 
 class Engine:
@@ -55,12 +83,12 @@ class Engine:
         self.batch_size = places_at_once(device.type, encoder.widest)
         """The number of places in a batch."""
 
-    def to_input(self, places: PlaceBatch) -> Tensor:
+    def to_input(self, places: Places) -> Tensor:
         """The places on the device, as directions (N, 3) or degrees (N, 2) in the precision the encoder takes."""
         values = places.xyz() if self.encoder.takes_directions else places.latlon()
         return values.to(self.device, self.encoder.input_dtype)
 
-    def embed(self, places: PlaceBatch) -> Tensor:
+    def embed(self, places: Places) -> Tensor:
         """Embeddings of a batch, (N, dim), float32 or float64."""
         return self.encoder.embed_input(self.to_input(places)).to(self.dtype)
 
@@ -73,16 +101,16 @@ class Engine:
 
         That is the encoder's description and every tensor; an encoder without a registered name adds sample embeddings.
         """
-        described = self.described()
+        described = self.encoder.describe() | self.options()
         yield _plain(described.pop("kind"), described)
         yield from _tensors(self.encoder.state_dict())
         if described.get("name") == "":
-            probe = self.embed(PlaceBatch(fibonacci_lattice(PROBED_PLACES), are_directions=True))
+            probe = self.embed(Places(fibonacci_lattice(PROBED_PLACES), are_directions=True))
             yield from _tensors({"answers": probe})
 
-    def described(self) -> dict[str, Any]:
-        """The encoder's description, and the options that change its embeddings."""
-        return self.encoder.describe()
+    def options(self) -> dict[str, Any]:
+        """The options that change embeddings, as plain values."""
+        return {}
 
 
 class VoronoiEngine(Engine):
@@ -99,13 +127,13 @@ class VoronoiEngine(Engine):
         strategy: Strategy = "auto",
     ) -> None:
         super().__init__(encoder, device, precision)
-        self.top_k = top_k
-        self.dense_batch_size = self.batch_size
+        self.top_k, self.dense_batch_size = top_k, self.batch_size
         """How many places are taken at once where each looks at every site."""
         self._fast: FastVoronoi | GpuVoronoi | None = None
         self._source: SphericalVoronoiEncoder | None = None
         """The weights as they were given, which the fast strategy rounds itself."""
-        if takes_fast(strategy, device.type, precision, top_k):
+        wanted = strategy == "fast" or (strategy == "auto" and device.type == "cpu")
+        if wanted and device.type in ("cpu", "cuda") and precision != "float64" and top_k is None:
             self._take_fast(self.encoder if precision == "float32" else copy.deepcopy(encoder).float().to(device))
 
     def _take_fast(self, source: SphericalVoronoiEncoder) -> None:
@@ -121,17 +149,17 @@ class VoronoiEngine(Engine):
             self._source = source.eval().requires_grad_(False)
         self.strategy, self.batch_size = "fast", groups * PLACES_TO_GROUP[self.device.type]
 
-    def embed(self, places: PlaceBatch) -> Tensor:
+    def embed(self, places: Places) -> Tensor:
         """Embeddings of a batch, (N, dim)."""
         xyz = self.to_input(places)
         return self.fast_path().embed(xyz) if self.strategy == "fast" else self.encoder.embed_xyz(xyz, self.top_k)
 
     def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
-        """The same for a few places, (n, dim), without a batch's fixed costs; None where only batches are embedded."""
+        """The same for up to four places on the CPU's fast path."""
         if self.strategy == "plain" or not 0 < len(places.values) <= FEW_PLACES:
             return None
         fast = self.fast_path()
-        return fast.embed_few(places.directions()) if isinstance(fast, FastVoronoi) else None
+        return fast.embed_few(places.few_xyz()) if isinstance(fast, FastVoronoi) else None
 
     def fast_path(self) -> "FastVoronoi | GpuVoronoi":
         """The encoder in the form of the fast strategy."""
@@ -140,9 +168,9 @@ class VoronoiEngine(Engine):
             self._fast, self._source = FastVoronoi(self._source, self.precision), None
         return self._fast
 
-    def described(self) -> dict[str, Any]:
-        """The configuration and top_k."""
-        return {**self.encoder.describe(), "top_k": self.top_k}
+    def options(self) -> dict[str, Any]:
+        """How many sites a place keeps."""
+        return {"top_k": self.top_k}
 
 
 class RetrievalEngine(Engine):
@@ -159,7 +187,7 @@ class RetrievalEngine(Engine):
         self.dim = retriever.values.shape[1] + inner.dim
         self.batch_size, self.strategy = inner.batch_size, inner.strategy
 
-    def embed(self, places: PlaceBatch) -> Tensor:
+    def embed(self, places: Places) -> Tensor:
         """Embeddings of a batch, (N, dim)."""
         return self.retriever.complete(self.inner.embed(places), places.xyz())
 
@@ -167,9 +195,7 @@ class RetrievalEngine(Engine):
         """What decides the inner engine's embeddings, and the database with the settings it is read with."""
         yield from self.inner.identity()
         yield _plain("retrieval", self.retriever.settings())
-        yield from _tensors(
-            {"keys": self.retriever.keys, "values": self.retriever.values, "places": self.retriever.places}
-        )
+        yield from _tensors({name: getattr(self.retriever, name) for name in ("keys", "values", "places")})
 
 
 def build_engine(

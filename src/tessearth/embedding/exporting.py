@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import tempfile
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.onnx import FORMAT, INPUT, OUTPUT, OnnxEmbedder, seal
 from tessearth.encoder import LocationEncoder
-from tessearth.errors import ConfigError, TessearthError, WeightsError
+from tessearth.errors import ConfigError, TessearthError, WeightsError, first_line
 from tessearth.packages import require
 from tessearth.sphere import fibonacci_lattice, xyz_to_latlon
 from tessearth.storage import write_bytes
@@ -144,35 +143,34 @@ class Exported(NamedTuple):
     metadata: dict[str, str]
 
 
-def export(
-    model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLike[str], form: ExportFormat | None = None
-) -> Exported:
-    """Write a model by name (as for `Embedder`) or as it is, in float32; without `form`, the suffix names the form.
+def export(model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLike[str]) -> Exported:
+    """Write a model by name (as for `Embedder`) or as it is, in float32, in the form that the suffix names.
 
     The draft is first read back and compared with torch for 1, 7 and 4096 places: a model further than 1e-5 away is
     not written.
     """
-    chosen = _check_format(out, form)
+    form = SUFFIXES.get(Path(out).suffix.lower())
+    if form is None:
+        raise ConfigError(f"the suffix of {out} names no format; use one of {', '.join(SUFFIXES)}")
     encoder = _load(model)
     metadata = _describe(model, encoder)
     reference = DegreesToEmbedding(encoder)
     with tempfile.TemporaryDirectory() as folder:
-        draft = Path(folder) / f"draft{'.safetensors' if chosen == 'safetensors' else ''}"
+        draft = Path(folder) / f"draft{'.safetensors' if form == 'safetensors' else ''}"
         try:
-            embed = _FORMATS[chosen](reference, draft, metadata)
+            embed = _FORMATS[form](reference, draft, metadata)
         except TessearthError:
             raise
         except Exception as error:  # exporters and runtimes have errors of their own for what they cannot do
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigError(f"{metadata['model']} has no {chosen} form: {reason}") from error
+            raise ConfigError(f"{metadata['model']} has no {form} form: {first_line(error)}") from error
         difference = largest_difference(reference, embed)
         if not difference <= TOLERANCE:
             raise WeightsError(
-                f"{metadata['model']} as {chosen} lies {difference:.1e} from torch, more than {TOLERANCE:.0e}: "
+                f"{metadata['model']} as {form} lies {difference:.1e} from torch, more than {TOLERANCE:.0e}: "
                 f"nothing was written"
             )
         write_bytes(out, draft.read_bytes())
-    return Exported(Path(out), chosen, difference, metadata)
+    return Exported(Path(out), form, difference, metadata)
 
 
 def largest_difference(reference: nn.Module, embed: Embed) -> float:
@@ -189,27 +187,18 @@ def largest_difference(reference: nn.Module, embed: Embed) -> float:
     return worst
 
 
-def _check_format(out: str | os.PathLike[str], chosen: str | None) -> ExportFormat:
-    if chosen is None and Path(out).suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"the suffix of {out} names no format; use one of {', '.join(SUFFIXES)} or --format")
-    named = chosen or SUFFIXES[Path(out).suffix.lower()]
-    if named not in typing.get_args(ExportFormat):
-        raise ConfigError(f"format is {named!r}; it must be one of {', '.join(typing.get_args(ExportFormat))}")
-    return typing.cast("ExportFormat", named)
-
-
 def _load(model: str | os.PathLike[str] | LocationEncoder) -> LocationEncoder:
     """A copy of the encoder, in evaluation mode; a baseline's positional features keep their digits."""
-    if isinstance(model, LocationEncoder):
-        encoder = copy.deepcopy(model).cpu().eval()
-        encoder.set_precision_(torch.float32)
-        return encoder
-    named = parse_name(model)
-    if named.mode is not None:
-        raise ConfigError(
-            f"{model} completes embeddings from a database, which no exported file holds: export {named.base} alone"
-        )
-    return _load(load_base(named.base))
+    if not isinstance(model, LocationEncoder):
+        named = parse_name(model)
+        if named.mode is not None:
+            raise ConfigError(
+                f"{model} completes embeddings from a database, which no exported file holds: export {named.base} alone"
+            )
+        model = load_base(named.base)
+    encoder = copy.deepcopy(model).cpu().eval()
+    encoder.set_precision_(torch.float32)
+    return encoder
 
 
 def _describe(model: str | os.PathLike[str] | LocationEncoder, encoder: LocationEncoder) -> dict[str, str]:
@@ -217,24 +206,18 @@ def _describe(model: str | os.PathLike[str] | LocationEncoder, encoder: Location
     embedder = Embedder(encoder, device="cpu")
     name = embedder.name if isinstance(model, nn.Module) else str(model)
     widest = max((tensor.shape[0] for tensor in encoder.parameters() if tensor.ndim), default=0)
+    described = encoder.describe()
+    settings = described.get("config") or {"baseline": described["name"], **(described["settings"] or {})}
     return {
         "model": name,
         "fingerprint": embedder.fingerprint(),
-        "config": json.dumps(_settings(encoder), sort_keys=True),
+        "config": json.dumps(settings, sort_keys=True),
         "embedding_width": str(embedder.dim),
         "widest": str(max(widest, 4 * embedder.dim)),
         "trained": "no" if not isinstance(model, nn.Module) and is_untrained(str(model)) else "yes",
         "licence": LICENCE,
         "tessearth": __version__,
     }
-
-
-def _settings(encoder: LocationEncoder) -> dict[str, object]:
-    """The configuration of ours, the name and settings of a baseline."""
-    described = encoder.describe()
-    if described["kind"] == "voronoi":
-        return dict(described["config"])
-    return {"baseline": described["name"], **(described["settings"] or {})}
 
 
 def _write_onnx(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:

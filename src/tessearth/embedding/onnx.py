@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.devices import places_at_once
-from tessearth.errors import WeightsError
+from tessearth.errors import WeightsError, first_line
 from tessearth.packages import require
 from tessearth.sphere import as_latlon
 from tessearth.storage import checksum
@@ -81,5 +81,4 @@ def _open_session(path: Path, threads: int | None) -> Any:
     try:
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has a family of its own errors, all of which mean the file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise WeightsError(f"{path} is damaged or no ONNX model: {reason}") from None
+        raise WeightsError(f"{path} is damaged or no ONNX model: {first_line(error)}") from None

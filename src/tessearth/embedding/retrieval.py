@@ -252,28 +252,23 @@ def image_keys(embedder: "Embedder", store: "FeatureStore", rows: npt.NDArray[np
 
     origin = describe_model(embedder.name)["provenance"]
     kind, width = origin.get("image_features"), origin.get("image_feature_width")
+    training, objective = (
+        table if isinstance(table := origin.get(name), Mapping) else {} for name in ("training", "objective")
+    )
+    is_other_store = origin.get("store_recipe_sha256") != store.manifest["recipe_sha256"]
     reasons = {
-        f"the model does not say that it was trained on {store.path}": (
-            origin.get("store_recipe_sha256") != store.manifest["recipe_sha256"]
-        ),
+        f"the model does not say that it was trained on {store.path}": is_other_store,
         f"its features are {width} wide and embeddings {embedder.dim}": width != embedder.dim,
-        "it was trained with an image head, which its file does not keep": (
-            _setting(origin, "training", "image_head") == "linear"
-        ),
-        "it was not trained to tell pairs apart (objective.contrastive is 0)": (
-            _setting(origin, "objective", "contrastive") in (None, 0)
-        ),
+        "it was trained with an image head, which its file does not keep": training.get("image_head") == "linear",
+        "it was not trained to tell pairs apart (objective.contrastive is 0)": not objective.get("contrastive"),
     }
     for reason, holds in reasons.items():
         if holds:
             raise ConfigError(f"{embedder.name} and images have no space in common: {reason}; use --keys location")
     array = _array(store, "components" if kind == "components" else "features")
-    training = store.training
-    total = sum(
-        array[training[start : start + ROWS_AT_ONCE]].astype(np.float64).sum((0, 1))
-        for start in range(0, len(training), ROWS_AT_ONCE)
-    )
-    mean = total / (len(training) * array.shape[1])
+    blocks = np.split(store.training, range(ROWS_AT_ONCE, len(store.training), ROWS_AT_ONCE))
+    total = sum(array[block].astype(np.float64).sum((0, 1)) for block in blocks)
+    mean = total / (len(store.training) * array.shape[1])
     return np.asarray(array[rows, 0] - mean, dtype=np.float32)
 
 
@@ -324,8 +319,3 @@ def _array(store: "FeatureStore", kind: Values) -> npt.NDArray[Any]:
     if store.components is None:
         raise DataError(f"{store.path} keeps no components; take its features, or make it with features.pca")
     return store.components
-
-
-def _setting(origin: Mapping[str, Any], table: str, key: str) -> Any:
-    values = origin.get(table)
-    return values.get(key) if isinstance(values, Mapping) else None

@@ -3,10 +3,10 @@ from tessearth.encoder.config import TessellationConfig as TessellationConfig
 from tessearth.encoder.contract import BASELINE_FORMAT as BASELINE_FORMAT
 from tessearth.encoder.contract import BASELINE_FORMAT_VERSION as BASELINE_FORMAT_VERSION
 from tessearth.encoder.contract import LocationEncoder as LocationEncoder
-from tessearth.encoder.head import ResidualBlock as ResidualBlock
-from tessearth.encoder.head import ResidualHead as ResidualHead
-from tessearth.encoder.head import reset_linear as reset_linear
+from tessearth.encoder.model import ResidualBlock as ResidualBlock
+from tessearth.encoder.model import ResidualHead as ResidualHead
 from tessearth.encoder.model import SphericalVoronoiEncoder as SphericalVoronoiEncoder
+from tessearth.encoder.model import reset_linear as reset_linear
 from tessearth.encoder.sites import TRAJECTORIES as TRAJECTORIES
 from tessearth.encoder.sites import SiteStart as SiteStart
 from tessearth.encoder.sites import Trajectory as Trajectory

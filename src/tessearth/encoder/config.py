@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 from tessearth.errors import ConfigError
-from tessearth.settings import from_plain
+from tessearth.settings import check_at_least, from_plain
 
 LogitForm = Literal["paper", "decoupled"]
-
-
-def _check_at_least(config: object, least: int, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < least:
-            raise ConfigError(f"{name} is {getattr(config, name)}; it must be at least {least}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,25 +18,20 @@ class TessellationConfig:
 
     num_sites: int = 4096
     """The number of sites (K)."""
-
     site_dim: int = 384
     """The width of a site's embedding (S)."""
-
     sharpness: float = 45.0
     """The sharpness of every site before training (tau)."""
-
     sharpness_range: tuple[float, float] = (0.5, 500.0)
     """The bounds of the sharpness in training."""
-
     logits: LogitForm = "paper"
     """A site's logit at a place: "paper" is tau <x, s>, where a sharper site also wins more territory; "decoupled" is
     tau (<x, s> - 1) + b, where sharpness and territory are separate."""
-
     on_sphere: bool = True
     """Whether sites are unit vectors; False gives them a radial degree of freedom."""
 
     def __post_init__(self) -> None:
-        _check_at_least(self, 1, "num_sites", "site_dim")
+        check_at_least(self, 1, "num_sites", "site_dim")
         if self.logits not in get_args(LogitForm):
             raise ConfigError(f"logits is {self.logits!r}; it must be 'paper' or 'decoupled'")
         low, high = self.sharpness_range
@@ -56,52 +45,40 @@ class EncoderConfig:
 
     tessellations: tuple[TessellationConfig, ...] = (TessellationConfig(),)
     """The tessellations: each mixes its own site embeddings, and the mixtures are concatenated."""
-
     num_tokens: int = 64
     """The number of semantic tokens that places and images share (T); 0 leaves the tokens out."""
-
     output_dim: int = 512
     """The width of the embedding (D); image features have the same width."""
-
     hidden_dim: int = 512
     """The width of the head's residual blocks."""
-
     num_blocks: int = 2
     """The number of residual blocks in the head."""
-
     dropout: float = 0.5
     """The share of units dropped inside each residual block in training."""
-
     token_dropout: float = 0.1
     """The share of tokens hidden from the location side in training, one draw per batch."""
-
     token_gate: float = 0.5
     """The share of the tokens in the blend (alpha); the rest is the projected site mixture."""
-
     location_temperature: float = 0.5
     """The initial temperature of the location side's token attention (T_loc); it is learned."""
-
     final_temperature: float = 0.2
     """The temperature that T_loc is annealed to in training."""
-
     image_temperature: float = 0.05
     """The fixed temperature of the image side's token attention."""
-
     cosine_attention: bool = False
     """Whether the location side compares directions (unit mixture, unit rows, no bias) instead of a linear map."""
-
     coordinate_octaves: int = 0
     """Coordinate conditioning: sines and cosines of the position at this many octaves join the head's input; 0 is none.
     They are those of x, y, z, not of the angles, so the poles and the antimeridian are ordinary points."""
-
     normalize: bool = True
     """Whether embeddings have unit length."""
 
     def __post_init__(self) -> None:
         if not self.tessellations:
             raise ConfigError("an encoder needs at least one tessellation")
-        _check_at_least(self, 1, "output_dim", "hidden_dim")
-        _check_at_least(self, 0, "num_tokens", "num_blocks", "coordinate_octaves")
+        check_at_least(self, 1, "output_dim", "hidden_dim")
+        check_at_least(self, 0, "num_tokens", "num_blocks")
+        check_at_least(self, 0, "coordinate_octaves")
         for name in ("dropout", "token_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")

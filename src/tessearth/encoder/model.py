@@ -1,4 +1,4 @@
-"""The whole location encoder: coordinates in, embeddings out."""
+"""The whole location encoder, coordinates in and embeddings out, with the residual head at its end."""
 
 import math
 import os
@@ -11,12 +11,43 @@ from torch import Tensor, nn
 
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.contract import LocationEncoder, Sites
-from tessearth.encoder.head import ResidualHead, reset_linear
 from tessearth.encoder.sites import SiteStart, start_sites
 from tessearth.encoder.tokens import SemanticTokens
-from tessearth.encoder.voronoi import SoftVoronoi
+from tessearth.encoder.voronoi import EMBEDDING_SPREAD, SoftVoronoi
 from tessearth.errors import ConfigError
 from tessearth.sphere import latlon_to_xyz
+
+
+class ResidualBlock(nn.Module):
+    """x + ReLU(L2(Dropout(ReLU(L1 x))))."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.second = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, width) -> (N, width)."""
+        return x + F.relu(self.second(self.dropout(F.relu(self.first(x)))))
+
+
+class ResidualHead(nn.Module):
+    """Linear + ReLU, residual blocks, then Linear without bias: (N, input) -> (N, output)."""
+
+    def __init__(self, input_dim: int, hidden_dim: int, output_dim: int, num_blocks: int, dropout: float) -> None:
+        super().__init__()
+        self.entry = nn.Linear(input_dim, hidden_dim)
+        self.blocks = nn.ModuleList(ResidualBlock(hidden_dim, dropout) for _ in range(num_blocks))
+        self.exit = nn.Linear(hidden_dim, output_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, input) -> (N, output)."""
+        x = F.relu(self.entry(x))
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.exit(x)
+        return out
 
 
 class Encoding(NamedTuple):
@@ -24,13 +55,10 @@ class Encoding(NamedTuple):
 
     embedding: Tensor
     """The result for users, (N, D): of unit length where `config.normalize` is set."""
-
     raw: Tensor
     """The head's output before it is brought to unit length, (N, D)."""
-
     token_attention: Tensor | None
     """Each place's attention to each semantic token, (N, T); None without tokens."""
-
     site_weights: Tensor
     """The weights of the sites at each place, (N, K), tessellations one after another; each sums to 1."""
 
@@ -70,8 +98,15 @@ class SphericalVoronoiEncoder(LocationEncoder):
             num_blocks=config.num_blocks,
             dropout=config.dropout,
         )
-        if not self.norm.weight.is_meta:
-            self._reset_parameters(generator)
+        if self.norm.weight.is_meta:
+            return
+        for voronoi in self.voronois():
+            nn.init.normal_(voronoi.embeddings, std=EMBEDDING_SPREAD, generator=generator)
+        if self.tokens is not None:
+            self.tokens.reset_parameters(generator)
+        for module in (*self.projection.modules(), *self.head.modules()):
+            if isinstance(module, nn.Linear):
+                reset_linear(module, generator)
 
     @classmethod
     def allocate(cls, config: EncoderConfig) -> Self:
@@ -103,7 +138,8 @@ class SphericalVoronoiEncoder(LocationEncoder):
 
         LayerNorm((1 - alpha) (W f + b) + alpha z), (N, D), then the coordinates' own features where there are any.
         """
-        mixture = self._mixture(weights)
+        mixtures = [w @ voronoi.embeddings for w, voronoi in zip(weights, self.voronois(), strict=True)]
+        mixture = torch.cat(mixtures, dim=-1).to(self.norm.weight.dtype)
         blend, attention = self.projection(mixture), None
         if self.tokens is not None:
             attention = self.tokens.location_attention(mixture)
@@ -174,10 +210,6 @@ class SphericalVoronoiEncoder(LocationEncoder):
         xyz = xyz.to(voronois[0].directions.dtype)
         return [tessellation.weights(xyz, top_k) for tessellation in voronois]
 
-    def _mixture(self, weights: Sequence[Tensor]) -> Tensor:
-        mixtures = [w @ voronoi.embeddings for w, voronoi in zip(weights, self.voronois(), strict=True)]
-        return torch.cat(mixtures, dim=-1).to(self.norm.weight.dtype)
-
     def coordinate_features(self, xyz: Tensor) -> Tensor:
         """Sines and cosines of pi 2^j (x, y, z) for every octave j, (N, 3) -> (N, 6 octaves)."""
         octaves = math.pi * 2 ** torch.arange(self.config.coordinate_octaves, dtype=xyz.dtype, device=xyz.device)
@@ -189,15 +221,13 @@ class SphericalVoronoiEncoder(LocationEncoder):
         wide = raw.float() if raw.dtype.itemsize < 4 else raw
         return F.normalize(wide, dim=-1) if self.config.normalize else wide
 
-    def _reset_parameters(self, generator: torch.Generator | None) -> None:
-        for voronoi in self.voronois():
-            voronoi.reset_embeddings(generator)
-        if self.tokens is not None:
-            self.tokens.reset_parameters(generator)
-        for part in (self.projection, self.head):
-            for module in part.modules():
-                if isinstance(module, nn.Linear):
-                    reset_linear(module, generator)
+
+def reset_linear(layer: nn.Linear, generator: torch.Generator | None = None) -> None:
+    """Draw a linear layer anew as PyTorch does by default, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), from a generator."""
+    bound = 1 / math.sqrt(layer.in_features)
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    if layer.bias is not None:
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
 
 def _start_positions(config: EncoderConfig, sites: SiteStart | Sequence[Tensor]) -> list[Tensor]:

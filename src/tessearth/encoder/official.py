@@ -11,18 +11,21 @@ from torch import Tensor
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.errors import WeightsError
 
-# The keys of config.json with the types they may have.
-CONFIG_KEYS: dict[str, tuple[type, ...]] = {
-    "n_sites": (int,),
-    "site_embed_dim": (int,),
-    "output_dim": (int,),
-    "hidden_dim": (int,),
-    "n_reslayers": (int,),
-    "n_registers": (int,),
-    "register_fixed_gate": (float, int),
-    "use_cosine_attention": (bool,),
-    "normalize": (bool,),
+# The keys of config.json: what each is called here, and the types it may have.
+_TESSELLATION_KEYS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "n_sites": ("num_sites", (int,)),
+    "site_embed_dim": ("site_dim", (int,)),
 }
+_ENCODER_KEYS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "output_dim": ("output_dim", (int,)),
+    "hidden_dim": ("hidden_dim", (int,)),
+    "n_reslayers": ("num_blocks", (int,)),
+    "n_registers": ("num_tokens", (int,)),
+    "register_fixed_gate": ("token_gate", (float, int)),
+    "use_cosine_attention": ("cosine_attention", (bool,)),
+    "normalize": ("normalize", (bool,)),
+}
+CONFIG_KEYS = _TESSELLATION_KEYS | _ENCODER_KEYS
 
 # A training checkpoint holds the location encoder and parts that only training needs.
 CHECKPOINT_PREFIX = "model."
@@ -55,34 +58,19 @@ _NAMES = {
 _PROGRESS = "tokens.temperature_progress"
 
 
-def is_official_config(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json is of the released layout."""
-    return "n_sites" in values
-
-
-def is_official_state(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether tensors have the released layout's names."""
-    return any(name.startswith("location.") for name in tensors)
-
-
 def read_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str) -> EncoderConfig:
     """The configuration in a released config.json; the fixed image temperature comes from the tensors."""
     missing = [key for key in CONFIG_KEYS if key not in values]
     if missing:
         raise WeightsError(f"{source}: config.json lacks {', '.join(missing)}")
-    for key, kinds in CONFIG_KEYS.items():
+    for key, (_, kinds) in CONFIG_KEYS.items():
         if type(values[key]) not in kinds:
             raise WeightsError(f"{source}: config.json has {key} = {values[key]!r}, not {kinds[0].__name__}")
-    config = EncoderConfig(
-        tessellations=(TessellationConfig(num_sites=values["n_sites"], site_dim=values["site_embed_dim"]),),
-        num_tokens=values["n_registers"],
-        output_dim=values["output_dim"],
-        hidden_dim=values["hidden_dim"],
-        num_blocks=values["n_reslayers"],
-        token_gate=float(values["register_fixed_gate"]),
-        cosine_attention=values["use_cosine_attention"],
-        normalize=values["normalize"],
+    tessellation, encoder = (
+        {ours: kinds[0](values[key]) for key, (ours, kinds) in keys.items()}
+        for keys in (_TESSELLATION_KEYS, _ENCODER_KEYS)
     )
+    config = EncoderConfig(tessellations=(TessellationConfig(**tessellation),), **encoder)
     image_temperature = tensors.get(_NAMES["tokens.image_temperature"])
     if image_temperature is None or image_temperature.numel() != 1:
         return config  # reported with the other missing or misshapen tensors
@@ -102,15 +90,9 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
         if unfit:
             raise WeightsError(f"the official layout has no room for {what}; save with layout='tessearth'")
     return {
-        "n_sites": first.num_sites,
-        "site_embed_dim": first.site_dim,
-        "output_dim": config.output_dim,
-        "hidden_dim": config.hidden_dim,
-        "n_reslayers": config.num_blocks,
-        "n_registers": config.num_tokens,
-        "register_fixed_gate": config.token_gate,
-        "use_cosine_attention": config.cosine_attention,
-        "normalize": config.normalize,
+        key: getattr(part, ours)
+        for part, keys in ((first, _TESSELLATION_KEYS), (config, _ENCODER_KEYS))
+        for key, (ours, _) in keys.items()
     }
 
 

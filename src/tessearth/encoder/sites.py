@@ -1,7 +1,7 @@
 """The start of the sites, a lattice over the sphere or over its land, and the record of their movement in a run."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,10 +16,8 @@ from tessearth.storage import read_npz
 
 SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
-
 LAND_SHARE = 0.2652
 """The share of the sphere that is land north of 60 S in the mask; the search for a lattice begins from it."""
-
 SEARCH_WIDTH = 400
 """The number of lattice sizes to try before surplus sites are dropped instead."""
 
@@ -37,9 +35,8 @@ def land_lattice(
 ) -> Tensor:
     """The Fibonacci lattice kept where it falls on land north of 60 S, (num_sites, 3) in float64.
 
-    The size n of the whole lattice is searched outwards from num_sites / land share (n, n+1, n-1, n+2, ...); the first
-    with exactly num_sites on land is taken. Where the start misses by more than the search can reach, as for tens of
-    thousands of sites, the search begins from the share found there instead. If no size fits, the smallest surplus is
+    The size of the whole lattice is searched outwards from num_sites / land share, or, where that misses by more than
+    the search can reach, from the share found there. If no size has exactly num_sites on land, the smallest surplus is
     dropped, evenly along the lattice, so that all regions lose alike.
     """
 
@@ -52,7 +49,8 @@ def land_lattice(
     found = len(keep(centre))
     if found and abs(found - num_sites) > SEARCH_WIDTH / 2 * LAND_SHARE:
         centre = max(num_sites, round(centre * num_sites / found))
-    for size in _outwards(centre, SEARCH_WIDTH):
+    reach = SEARCH_WIDTH // 2
+    for size in sorted(range(max(1, centre - reach), centre + reach + 1), key=lambda size: (abs(size - centre), -size)):
         kept = keep(size)
         if len(kept) == num_sites:
             return kept
@@ -61,15 +59,6 @@ def land_lattice(
     if smallest is None:
         raise ConfigError(f"no lattice with {num_sites} sites on land was found")
     return smallest[torch.linspace(0, len(smallest) - 1, num_sites).round().long()]
-
-
-def _outwards(centre: int, width: int) -> Iterator[int]:
-    """centre, centre + 1, centre - 1, centre + 2, ...: `width` whole numbers of at least 1."""
-    yield centre
-    for step in range(1, width // 2 + 1):
-        yield centre + step
-        if centre > step:
-            yield centre - step
 
 
 TRAJECTORIES = "trajectories.npz"

@@ -55,7 +55,9 @@ class SemanticTokens(nn.Module):
             logits = self.location_logits(mixture)
         logits = logits / self.temperature()
         if self.training and self.config.token_dropout > 0:
-            logits = logits.masked_fill(self._hidden_tokens(logits), -math.inf)
+            draw = torch.rand(self.config.num_tokens, device=logits.device)
+            hidden = (draw < self.config.token_dropout) & (draw < draw.max())  # at least one token stays visible
+            logits = logits.masked_fill(hidden, -math.inf)
         return torch.softmax(logits, dim=-1)
 
     def image_attention(self, image_features: Tensor) -> Tensor:
@@ -65,11 +67,6 @@ class SemanticTokens(nn.Module):
     def attend(self, attention: Tensor) -> Tensor:
         """The tokens mixed by an attention, (N, T) -> (N, D)."""
         return attention @ self.tokens
-
-    def _hidden_tokens(self, logits: Tensor) -> Tensor:
-        """Tokens to hide in this batch, (T,); at least one stays visible."""
-        draw = torch.rand(self.config.num_tokens, device=logits.device)
-        return (draw < self.config.token_dropout) & (draw < draw.max())
 
 
 class TokenUse(NamedTuple):

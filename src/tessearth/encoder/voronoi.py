@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tessearth.encoder.config import TessellationConfig
 
 EMBEDDING_SPREAD = 0.02
-"""The standard deviation of site embeddings before training."""
+"""The standard deviation of site embeddings before training, drawn from a normal distribution."""
 
 
 class SoftVoronoi(nn.Module):
@@ -27,10 +27,6 @@ class SoftVoronoi(nn.Module):
         self.embeddings = nn.Parameter(torch.empty(config.num_sites, config.site_dim))  # (K, S)
         if config.logits == "decoupled":
             self.territory = nn.Parameter(torch.zeros(config.num_sites))  # (K,), b
-
-    def reset_embeddings(self, generator: torch.Generator | None = None) -> None:
-        """Draw the site embeddings anew: e ~ N(0, 0.02^2)."""
-        nn.init.normal_(self.embeddings, std=EMBEDDING_SPREAD, generator=generator)
 
     def positions(self) -> Tensor:
         """Positions of the sites, (K, 3), unit vectors where `config.on_sphere` is set."""

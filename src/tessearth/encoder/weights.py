@@ -24,7 +24,7 @@ from torch import Tensor
 from tessearth.encoder import official
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.errors import ConfigError, OutputError, WeightsError
+from tessearth.errors import ConfigError, OutputError, WeightsError, first_line
 from tessearth.storage import write_bytes
 from tessearth.version import __version__
 
@@ -35,7 +35,6 @@ CONFIG_NAME = "config.json"
 HUGE = 2**20
 OFFICIAL_CHECKSUM = "tessearth_sha256"
 """Our addition to the header of the official layout; other readers ignore it."""
-
 Layout = Literal["tessearth", "official"]
 
 
@@ -68,13 +67,18 @@ def save(
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     if layout == "official":
         config: dict[str, Any] = official.write_config(encoder.config)
-        official_state = official.write_state(state, encoder.config)
-        content = safetensors.torch.save(official_state, {OFFICIAL_CHECKSUM: _digest("", official_state)})
+        state = official.write_state(state, encoder.config)
+        header = {OFFICIAL_CHECKSUM: _digest("", state)}
     else:
         state = {name: tensor.to(dtype or tensor.dtype) for name, tensor in state.items()}
-        config = _description(encoder.config, provenance or {})
-        content = safetensors.torch.save(state, _header(config, state))
-    _write(Path(path), content, config)
+        config = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "config": encoder.config.to_dict(),
+            "provenance": {"tessearth": __version__, **(provenance or {})},
+        }
+        header = _header(config, state)
+    _write(Path(path), safetensors.torch.save(state, header), config)
 
 
 def load_weights(path: str | os.PathLike[str]) -> SphericalVoronoiEncoder:
@@ -105,16 +109,18 @@ def read_weights(path: str | os.PathLike[str]) -> Weights:
     header, tensors = _parse(content, file)
     if header.get("format") == FORMAT:
         weights = _read_ours(header, tensors, file)
-        _check_same_config(weights.config, folder_config.get("config") if path.is_dir() else None, path)
+        described = folder_config.get("config") if path.is_dir() else None
+        if described not in (None, json.loads(json.dumps(weights.config.to_dict()))):  # edited by hand, to no effect
+            raise WeightsError(f"{path}: {CONFIG_NAME} and the header of {WEIGHTS_NAME} describe different encoders")
         return weights
-    if not official.is_official_state(tensors):
+    if not any(name.startswith("location.") for name in tensors):
         raise WeightsError(
             f"{file} holds no location encoder: its header names no tessearth format and its tensors are "
             f"not of the official layout"
         )
     if header.get(OFFICIAL_CHECKSUM) not in (None, _digest("", tensors)):
         raise WeightsError(f"{file} does not match the checksum in its header: it was changed or damaged")
-    values = folder_config if official.is_official_config(folder_config) else official.infer_config(tensors, str(file))
+    values = folder_config if "n_sites" in folder_config else official.infer_config(tensors, str(file))
     return _read_official(values, tensors, str(file), "official")
 
 
@@ -162,7 +168,7 @@ def _read_checkpoint(file: Path) -> Weights:
             f"ask for a .safetensors file"
         ) from None
     except Exception as error:  # torch's reader raises many kinds for a damaged archive
-        raise WeightsError(f"{file} is damaged or cut short: {_first_line(error)}") from None
+        raise WeightsError(f"{file} is damaged or cut short: {first_line(error)}") from None
     tensors = official.read_checkpoint_state(checkpoint, str(file))
     given = checkpoint.get("hyper_parameters")
     inferred = official.infer_config(tensors, str(file))
@@ -218,16 +224,10 @@ def _read_config_json(path: Path, asked: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise WeightsError(f"{path} cannot be read as JSON: {_first_line(error)}") from None
+        raise WeightsError(f"{path} cannot be read as JSON: {first_line(error)}") from None
     if not isinstance(values, dict):
         raise WeightsError(f"{path} holds {type(values).__name__}, not an object")
     return values
-
-
-def _check_same_config(config: EncoderConfig, described: object, folder: Path) -> None:
-    """Refuse a config.json that differs from the header: editing it by hand has no effect."""
-    if described is not None and described != json.loads(json.dumps(config.to_dict())):
-        raise WeightsError(f"{folder}: {CONFIG_NAME} and the header of {WEIGHTS_NAME} describe different encoders")
 
 
 def _parse(content: bytes, file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -235,18 +235,9 @@ def _parse(content: bytes, file: Path) -> tuple[dict[str, str], dict[str, Tensor
     try:
         tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise WeightsError(f"{file} is damaged, cut short or not safetensors: {_first_line(error)}") from None
+        raise WeightsError(f"{file} is damaged, cut short or not safetensors: {first_line(error)}") from None
     (length,) = struct.unpack("<Q", content[:8])
     return json.loads(content[8 : 8 + length]).get("__metadata__") or {}, tensors
-
-
-def _description(config: EncoderConfig, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "config": config.to_dict(),
-        "provenance": {"tessearth": __version__, **provenance},
-    }
 
 
 def _header(description: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, str]:
@@ -276,7 +267,3 @@ def _write(path: Path, content: bytes, config: Mapping[str, Any]) -> None:
         raise OutputError(f"cannot make the folder {path}: {(error.strerror or str(error)).lower()}") from error
     write_bytes(path / WEIGHTS_NAME, content)
     write_bytes(path / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode())
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

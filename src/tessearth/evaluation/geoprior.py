@@ -5,6 +5,7 @@ loss   = mean over places and classes of -log(1 - p_c), but of -2048 log p_c for
 P(y | image, place)  proportional to  P(y | image) P(y | place)
 """
 
+import contextlib
 import difflib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tessearth.embedding import Embedder
 from tessearth.errors import ConfigError, CoordinateError, DataError, UnknownNameError, WeightsError
 from tessearth.sphere import check_latlon
 from tessearth.storage import read_labelled, read_npz, read_sealed_tensors, seal_tensors, write_bytes
@@ -127,9 +129,7 @@ def combine(image_scores: Array, place_scores: Array) -> Array:
     return np.asarray(product / np.where(total > 0, total, 1))
 
 
-def evaluate_prior(
-    prior: GeoPrior, rows: Iterable[tuple[Array | None, Array, Array]], top: tuple[int, ...] = TOP
-) -> TopAccuracy:
+def evaluate_prior(prior: GeoPrior, rows: Iterable[tuple[Array, Array, Array]]) -> TopAccuracy:
     """How often image scores, alone and with the prior, put the class among the best.
 
     `rows` are blocks of (embeddings (n, D), image scores (n, C), classes (n,)); blocks may be of any size, so the
@@ -140,12 +140,15 @@ def evaluate_prior(
     for embeddings, scores, classes in rows:
         _check_scores(scores, prior)
         code = _check_classes(classes, len(prior.bias), len(scores)).numpy()
+        place_scores, known = np.ones(scores.shape, dtype=np.float32), np.isfinite(embeddings).all(1)
+        place_scores[known] = prior.probabilities(embeddings[known])
         ranks.append(ranks_of(scores, code))
-        both.append(ranks_of(combine(scores, _place_scores(prior, embeddings, len(scores))), code))
+        both.append(ranks_of(combine(scores, place_scores), code))
     if not sum(map(len, ranks)):
         raise DataError("there are no rows to evaluate the prior on")
     image, combined = np.concatenate(ranks), np.concatenate(both)
-    return TopAccuracy(_shares(image, top), _shares(combined, top), len(image))
+    first, second = ({k: float((found < k).mean()) for k in TOP} for found in (image, combined))
+    return TopAccuracy(first, second, len(image))
 
 
 def ranks_of(scores: Array, code: Codes) -> Codes:
@@ -154,14 +157,6 @@ def ranks_of(scores: Array, code: Codes) -> Codes:
     earlier = np.arange(scores.shape[1]) < code[:, None]
     ranks: Codes = (scores > own).sum(1) + ((scores == own) & earlier).sum(1)
     return ranks
-
-
-def in_blocks(embeddings: Array, scores: Array, classes: Array) -> Iterator[tuple[Array, Array, Array]]:
-    """Whole arrays as the blocks `evaluate_prior` takes."""
-    step = max(1, SCORES_AT_ONCE // scores.shape[1])
-    for start in range(0, len(scores), step):
-        part = slice(start, start + step)
-        yield embeddings[part], scores[part], classes[part]
 
 
 def _loss_and_gradient(
@@ -174,18 +169,6 @@ def _loss_and_gradient(
     seen = slope.gather(1, code[:, None])
     slope.scatter_(1, code[:, None], positive_weight * (seen - 1)).div_(slope.numel())
     return loss, slope.T @ unit, slope.sum(0)
-
-
-def _shares(ranks: Codes, top: tuple[int, ...]) -> dict[int, float]:
-    return {k: float((ranks < k).mean()) for k in top}
-
-
-def _place_scores(prior: GeoPrior, embeddings: Array | None, rows: int) -> Array:
-    scores = np.ones((rows, len(prior.bias)), dtype=np.float32)
-    if embeddings is not None:
-        known = np.isfinite(embeddings).all(1)
-        scores[known] = prior.probabilities(embeddings[known])
-    return scores
 
 
 def _unit(embeddings: Array, device: torch.device) -> Tensor:
@@ -224,6 +207,10 @@ class Sightings(NamedTuple):
     """(N,) codes from 0."""
     names: tuple[str, ...]
     """Of the classes; empty when the file has only numbers."""
+    path: str = ""
+    """Their file."""
+    has_scores: bool = False
+    """Whether the file also holds image scores."""
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -235,15 +222,15 @@ def read_sightings(path: str | PathLike[str], species: str = "species") -> Sight
     """Read an npz of iNaturalist's layout (with or without image scores), or a table with a column of species names."""
     if Path(path).suffix.lower() != ".npz":
         table = read_labelled(path, species, "classify")
-        return Sightings(table.latlon, table.target, table.classes)
-    names = (*SIGHTINGS, SCORES) if _has_scores(path) else SIGHTINGS
-    arrays = _read_small(path) if SCORES in names else read_npz(path, names)
+        return Sightings(table.latlon, table.target, table.classes, str(path))
+    arrays, with_scores = _read_arrays(path)
     lat, lon, classes = arrays["lat"], arrays["lon"], arrays["classes"]
     if not lat.shape == lon.shape == classes.shape or lat.ndim != 1:
         raise DataError(f"{path}: lon, lat and classes have shapes {lon.shape}, {lat.shape} and {classes.shape}")
     if classes.dtype.kind not in "iu" or (len(classes) and classes.min() < 0):
         raise DataError(f"{path}: classes are {classes.dtype}; they must be whole numbers from 0")
-    sightings = Sightings(np.stack((lat, lon), -1).astype(np.float64), classes.astype(np.int64), ())
+    latlon = np.stack((lat, lon), -1).astype(np.float64)
+    sightings = Sightings(latlon, classes.astype(np.int64), (), str(path), with_scores)
     try:
         check_latlon(sightings.latlon[sightings.known])
     except CoordinateError as error:
@@ -253,8 +240,10 @@ def read_sightings(path: str | PathLike[str], species: str = "species") -> Sight
 
 def read_scores(path: str | PathLike[str]) -> Iterator[npt.NDArray[np.float32]]:
     """The image scores of an npz, (n, C) at a time in the order of the rows, never whole in memory."""
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{SCORES}.npy") as file:
+    with _named_errors(path), zipfile.ZipFile(path) as archive:
+        if f"{SCORES}.npy" not in archive.namelist():
+            raise DataError(f"{path} holds no image scores ({SCORES})")
+        with archive.open(f"{SCORES}.npy") as file:
             rows, width, dtype = _read_header(file, path)
             step = max(1, SCORES_AT_ONCE // width)
             for start in range(0, rows, step):
@@ -263,17 +252,6 @@ def read_scores(path: str | PathLike[str]) -> Iterator[npt.NDArray[np.float32]]:
                 if len(content) < count * width * dtype.itemsize:
                     raise DataError(f"{path}: {SCORES} ends after fewer than its {rows} rows")
                 yield np.frombuffer(content, dtype).reshape(count, width).astype(np.float32, copy=False)
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}") from None
-    except KeyError:
-        raise DataError(f"{path} holds no image scores ({SCORES})") from None
-    except (OSError, zipfile.BadZipFile, EOFError):
-        raise DataError(f"{path} is not an npz of plain arrays, or is damaged") from None
-
-
-def has_scores(path: str | PathLike[str]) -> bool:
-    """Whether a file holds image scores next to its sightings."""
-    return Path(path).suffix.lower() == ".npz" and _has_scores(path)
 
 
 def save_prior(
@@ -336,29 +314,76 @@ def load_prior(path: str | PathLike[str]) -> SavedPrior:
     return SavedPrior(GeoPrior(weight, bias), names, header.get("model", ""), header.get("fingerprint", ""))
 
 
+def score_sightings(
+    saved: SavedPrior, sightings: Sightings, embedder: Embedder, progress: Callable[[int, int], None]
+) -> TopAccuracy:
+    """How often the right species is among the best, by image and by image and place; by place without image scores.
+
+    Left out are species the prior does not know and, without image scores, sightings without a place. `progress` gets
+    the number of rows done and that of all.
+    """
+    codes, known = saved.codes_of(sightings), sightings.known
+    wanted = codes >= 0 if sightings.has_scores else (codes >= 0) & known
+    if not wanted.any():
+        told = f"none of its {len(codes)} sightings is of a species the prior knows, with a place"
+        raise DataError(f"{sightings.path}: {told}")
+
+    def blocks() -> Iterator[tuple[Array, Array, Array]]:
+        done = 0
+        for scores in _image_scores(sightings, len(saved.prior.bias)):
+            kept = wanted[done : done + len(scores)]
+            rows = done + np.flatnonzero(kept)
+            done += len(scores)
+            if done > len(codes):
+                break
+            embeddings = np.full((len(rows), embedder.dim), np.nan, dtype=np.float32)
+            embeddings[known[rows]] = embedder.embed(sightings.latlon[rows[known[rows]]])
+            yield embeddings, scores[kept], codes[rows]
+            progress(done, len(codes))
+        if done != len(codes):
+            raise DataError(
+                f"there are image scores for {done} rows and {len(codes)} sightings: they do not go together"
+            )
+
+    return evaluate_prior(saved.prior, blocks())
+
+
+def _image_scores(sightings: Sightings, species: int) -> Iterator[npt.NDArray[np.float32]]:
+    """Scores (n, C) of consecutive rows; equal scores where there are no images."""
+    if sightings.has_scores:
+        return read_scores(sightings.path)
+    step, total = max(1, SCORES_AT_ONCE // species), len(sightings.classes)
+    return (np.full((min(step, total - start), species), 1 / species, np.float32) for start in range(0, total, step))
+
+
 def _near(species: str, names: tuple[str, ...]) -> str:
     """Thousands of names are not listed."""
     near = difflib.get_close_matches(species, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else f" among its {len(names):,}, such as {names[0]!r}"
 
 
-def _has_scores(path: str | PathLike[str]) -> bool:
+def _read_arrays(path: str | PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], bool]:
+    """The sightings of an npz, and whether it also holds image scores, which stay unread."""
+    with _named_errors(path), zipfile.ZipFile(path) as archive:
+        with_scores = f"{SCORES}.npy" in archive.namelist()
+    if not with_scores:
+        return read_npz(path, SIGHTINGS), False
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in SIGHTINGS:
+            if name not in arrays.files:
+                raise DataError(f"{path} has no {name}; it must hold {', '.join((*SIGHTINGS, SCORES))}")
+        return {name: np.asarray(arrays[name]) for name in SIGHTINGS}, True
+
+
+@contextlib.contextmanager
+def _named_errors(path: str | PathLike[str]) -> Iterator[None]:
+    """What can be wrong with an npz, in one line."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return f"{SCORES}.npy" in archive.namelist()
+        yield
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, zipfile.BadZipFile, EOFError):
         raise DataError(f"{path} is not an npz of plain arrays, or is damaged") from None
-
-
-def _read_small(path: str | PathLike[str]) -> dict[str, npt.NDArray[Any]]:
-    """The sightings of a file that also holds image scores, which stay unread."""
-    with np.load(path, allow_pickle=False) as archive:
-        for name in SIGHTINGS:
-            if name not in archive.files:
-                raise DataError(f"{path} has no {name}; it must hold {', '.join((*SIGHTINGS, SCORES))}")
-        return {name: np.asarray(archive[name]) for name in SIGHTINGS}
 
 
 def _read_header(file: IO[bytes], path: str | PathLike[str]) -> tuple[int, int, np.dtype[Any]]:

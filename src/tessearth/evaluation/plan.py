@@ -1,8 +1,12 @@
-"""The plan of an evaluation: tasks grouped by their places, and every draw of every split checked before any work."""
+"""The plan of an evaluation: tasks grouped by their places, and every draw of every split checked before any work.
 
-import itertools
+A split says which places are learned from and which are tested on: at random, whole regions held out, or few labels.
+"""
+
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,39 +15,131 @@ import numpy.typing as npt
 
 from tessearth.embedding import Embedder, EmbeddingCache, places_key
 from tessearth.errors import ConfigError, DataError, TessearthError
-from tessearth.evaluation.metrics import METRICS
+from tessearth.evaluation.probes import METRICS
 from tessearth.evaluation.results import Skipped, TaskCard
-from tessearth.evaluation.splits import SPLITS, Rows, Split, build_splits
-from tessearth.evaluation.tasks import Task, available_files, check_task, load_task
+from tessearth.evaluation.tasks import Rows, Split, Task, available_files, check_task, load_task
 from tessearth.labels import LABELS
+from tessearth.settings import Registry
+from tessearth.sphere import as_places
 
+RANGE_SEEDS = (42, 43, 44, 45, 46)
+"""The seeds of the published protocol: the first alone, or the mean over all."""
+TEST_SHARE = 0.2
 FIXED = "fixed"
 """The name of the split of a task that brings its own."""
 FEW = "few"
 """How the names of splits begin that leave too few labels for the protocol's folds."""
 
 
-class Draw(NamedTuple):
-    """One division of a group's rows, and the tasks it can be used for."""
+def random_split(count: int, seed: int = 42) -> Split:
+    """Rows 0 ... count - 1 divided as scikit-learn's train_test_split(test_size=0.2, random_state=seed) does.
 
+    A permutation of all rows by numpy's older generator: its first ceil(0.2 count) are tested on.
+    """
+    tested = math.ceil(count * TEST_SHARE)
+    if tested in (0, count):
+        raise DataError(f"{count} rows cannot be divided {1 - TEST_SHARE:.0%} to {TEST_SHARE:.0%}")
+    order = np.random.RandomState(seed).permutation(count).astype(np.int64)
+    return Split(f"random-{seed}", train=order[tested:], test=order[:tested])
+
+
+def block_ids(latlon: npt.ArrayLike, block_degrees: float) -> Rows:
+    """The number of the block each place (N, 2) lies in, (N,).
+
+    Blocks are `block_degrees` high and about as wide on the ground: each row of latitudes is cut into as many equal
+    columns as fit at its middle, fewer towards the poles, whose caps are one block each, so no sliver of a block is
+    left. Longitudes are taken around the circle: -180 and 180 are one meridian. When the side does not divide 180, the
+    nearest that does is used.
+    """
+    if not 0 < block_degrees <= 180:
+        raise ConfigError(f"block_degrees is {block_degrees}; it must be above 0 and at most 180")
+    lat, lon = as_places(latlon).T
+    rows = max(1, round(180 / block_degrees))
+    middles = np.deg2rad((np.arange(rows) + 0.5) * (180 / rows) - 90)
+    columns = np.maximum(1, np.floor(360 / block_degrees * np.cos(middles))).astype(np.int64)
+    columns[[0, -1]] = 1
+    row = np.minimum(np.floor((lat + 90) * (rows / 180)).astype(np.int64), rows - 1)
+    column = np.floor(np.mod(lon + 180, 360) * (columns[row] / 360)).astype(np.int64) % columns[row]
+    ids: Rows = np.concatenate(([0], columns.cumsum()))[row] + column
+    return ids
+
+
+def regional_split(latlon: npt.ArrayLike, block_degrees: float, seed: int = 42) -> Split:
+    """Whole blocks held out: drawn in random order, each taken that brings the tested rows nearer to the share.
+
+    When every block is too large for that the smallest is held out, so both sides always have rows.
+    """
+    blocks, member, sizes = np.unique(block_ids(latlon, block_degrees), return_inverse=True, return_counts=True)
+    if len(blocks) < 2:
+        raise DataError(f"all {len(member)} places lie in one block of {block_degrees:g} degrees: none can be held out")
+    wanted, taken = TEST_SHARE * len(member), 0
+    held_out = np.zeros(len(blocks), dtype=bool)
+    for block in np.random.default_rng(seed).permutation(len(blocks)):
+        if abs(taken + sizes[block] - wanted) < abs(taken - wanted):
+            held_out[block] = True
+            taken += sizes[block]
+    if taken == 0:
+        held_out[sizes.argmin()] = True
+    tested = held_out[member]
+    return Split(f"{block_degrees:g}deg-{seed}", train=np.flatnonzero(~tested), test=np.flatnonzero(tested))
+
+
+def few_shot_split(count: int, labels: int, seed: int = 42) -> Split:
+    """The random split with only `labels` of its training rows, drawn without regard to their class."""
+    whole = random_split(count, seed)
+    if not 0 < labels <= len(whole.train):
+        raise DataError(f"{labels} labels are wanted; there are {len(whole.train)} rows to learn from")
+    return Split(f"few-{labels}-{seed}", train=whole.train[:labels], test=whole.test)
+
+
+def _few_shot(latlon: npt.ArrayLike, labels: int) -> list[Split]:
+    return [few_shot_split(len(as_places(latlon)), labels, seed) for seed in RANGE_SEEDS]
+
+
+def _random(latlon: npt.ArrayLike, seeds: Sequence[int]) -> list[Split]:
+    return [random_split(len(as_places(latlon)), seed) for seed in seeds]
+
+
+def _regional(latlon: npt.ArrayLike, block_degrees: float) -> list[Split]:
+    return [regional_split(latlon, block_degrees, seed) for seed in RANGE_SEEDS]
+
+
+SPLITS: Registry[Callable[[npt.ArrayLike], list[Split]]] = Registry(
+    "split",
+    {
+        "random": partial(_random, seeds=RANGE_SEEDS[:1]),
+        "random5": partial(_random, seeds=RANGE_SEEDS),
+        **{f"{side}deg": partial(_regional, block_degrees=side) for side in (2, 10, 20)},
+        **{f"few{labels}": partial(_few_shot, labels=labels) for labels in (10, 100, 1000)},
+    },
+)
+"""Names to functions from places (N, 2) to one split for every draw."""
+
+
+def build_splits(name: str, latlon: npt.ArrayLike) -> list[Split]:
+    """Every draw of a kind of split over places (N, 2): "random", "random5", "10deg", "few100", ..."""
+    return SPLITS[name](latlon)
+
+
+class Draw(NamedTuple):
+    """One division of the rows at some places, and the tasks that it can be used for together."""
+
+    places: str
+    """`places_key` of the places."""
     split: str
     """The kind of split, such as "10deg"."""
     rows: Split
     tasks: tuple[Task, ...]
 
     @property
+    def latlon(self) -> npt.NDArray[np.float64]:
+        """The places, (N, 2) degrees."""
+        return self.tasks[0].latlon
+
+    @property
     def few(self) -> bool:
         """Whether probes may take fewer folds than the protocol's."""
         return self.split.startswith(FEW)
-
-
-class Group(NamedTuple):
-    """Tasks at the same places and with the same draws: their embeddings and regressions are computed together."""
-
-    places: str
-    """`places_key` of the places."""
-    latlon: npt.NDArray[np.float64]
-    draws: tuple[Draw, ...]
 
 
 class PlaceSet(NamedTuple):
@@ -58,7 +154,7 @@ class Plan(NamedTuple):
     """All tasks, draws and places of an evaluation."""
 
     tasks: tuple[Task, ...]
-    groups: tuple[Group, ...]
+    draws: tuple[Draw, ...]
     places: dict[str, PlaceSet]
     """By their key, larger sets before their parts."""
     skipped: tuple[Skipped, ...]
@@ -67,11 +163,7 @@ class Plan(NamedTuple):
 
     def units(self) -> int:
         """The number of scores of one encoder and one probe."""
-        return sum(len(draw.tasks) for group in self.groups for draw in group.draws)
-
-    def cards(self) -> tuple[TaskCard, ...]:
-        """The tasks as the results describe them."""
-        return tuple(_card(task) for task in self.tasks)
+        return sum(len(draw.tasks) for draw in self.draws)
 
 
 def build_plan(
@@ -85,19 +177,22 @@ def build_plan(
     for split in splits:
         SPLITS[split]  # an unknown split is a slip of the pen, not a property of some task
     loaded, skipped = _load_tasks(tasks, data_dir, benchmark)
-    groups = []
+    draws: list[Draw] = []
     for together in _gather(loaded):
-        group, failed = _draw(together, splits)
+        drawn, failed = _draw(together, splits)
         skipped += failed
-        groups += [group] if group.draws else []
-    every = [draw for group in groups for draw in group.draws]
-    run = {task.name for draw in every for task in draw.tasks}
+        draws += drawn
+    run = {task.name for draw in draws for task in draw.tasks}
+    first: dict[tuple[str, str], str] = {}
+    for draw in draws:
+        for task in draw.tasks:
+            first.setdefault((task.name, draw.split), draw.rows.name)
     return Plan(
         tasks=tuple(task for task in loaded if task.name in run),
-        groups=tuple(groups),
-        places=_place_sets(groups),
+        draws=tuple(draws),
+        places=_place_sets(draws),
         skipped=tuple(skipped),
-        detailed=_first_draws(every),
+        detailed=frozenset((task, name) for (task, _), name in first.items()),
     )
 
 
@@ -155,40 +250,32 @@ def _gather(tasks: Sequence[Task]) -> list[list[Task]]:
     return list(together.values())
 
 
-def _draw(tasks: Sequence[Task], splits: Sequence[str]) -> tuple[Group, list[Skipped]]:
+def _draw(tasks: Sequence[Task], splits: Sequence[str]) -> tuple[list[Draw], list[Skipped]]:
     """Every draw over the tasks' common places, each with the tasks that it leaves something to learn and to test."""
-    first, draws, skipped = tasks[0], [], []
+    first, places = tasks[0], places_key(tasks[0].latlon)
+    draws: list[Draw] = []
+    skipped: list[Skipped] = []
     for split in splits if first.split is None else (FIXED,):
         try:
             divisions = build_splits(split, first.latlon) if first.split is None else [first.split]
         except DataError as error:
             skipped += [Skipped(task=task.name, split=split, reason=str(error)) for task in tasks]
             continue
-        for rows, task in itertools.product(divisions, tasks):
-            if reason := check_draw(task, rows):
-                skipped.append(Skipped(task=task.name, split=split, reason=reason))
-        kept = [(rows, tuple(task for task in tasks if not check_draw(task, rows))) for rows in divisions]
-        draws += [Draw(split, rows, able) for rows, able in kept if able]
-    return Group(places_key(first.latlon), first.latlon, tuple(draws)), skipped
+        for rows in divisions:
+            reasons = [(task, check_draw(task, rows)) for task in tasks]
+            skipped += [Skipped(task=task.name, split=split, reason=reason) for task, reason in reasons if reason]
+            if able := tuple(task for task, reason in reasons if not reason):
+                draws.append(Draw(places, split, rows, able))
+    return draws, skipped
 
 
-def _first_draws(draws: Iterable[Draw]) -> frozenset[tuple[str, str]]:
-    first: dict[tuple[str, str], str] = {}
-    for draw in draws:
-        for task in draw.tasks:
-            first.setdefault((task.name, draw.split), draw.rows.name)
-    return frozenset((task, name) for (task, _), name in first.items())
-
-
-def _place_sets(groups: Sequence[Group]) -> dict[str, PlaceSet]:
+def _place_sets(draws: Sequence[Draw]) -> dict[str, PlaceSet]:
     """Distinct sets of places, the largest first; a set that lies within a larger one is embedded with it."""
+    distinct = {draw.places: draw.latlon for draw in draws}
     sets: dict[str, PlaceSet] = {}
-    for group in sorted(groups, key=lambda group: -len(group.latlon)):
-        if group.places in sets:
-            continue
-        larger = ((key, rows_within(group.latlon, other.latlon)) for key, other in sets.items() if not other.within)
-        found = next(((key, rows) for key, rows in larger if rows is not None), None)
-        sets[group.places] = PlaceSet(group.latlon, found)
+    for key, latlon in sorted(distinct.items(), key=lambda item: -len(item[1])):
+        larger = ((other, rows_within(latlon, whole.latlon)) for other, whole in sets.items() if not whole.within)
+        sets[key] = PlaceSet(latlon, next(((other, rows) for other, rows in larger if rows is not None), None))
     return sets
 
 
@@ -201,7 +288,8 @@ def rows_within(part: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]) -
     return place if bool((known[place] == wanted).all()) else None
 
 
-def _card(task: Task) -> TaskCard:
+def task_card(task: Task) -> TaskCard:
+    """A task as the results describe it."""
     return TaskCard(
         name=task.name,
         kind=task.kind,
@@ -230,21 +318,20 @@ class Embeddings(NamedTuple):
 def find_embeddings(embedder: Embedder, plan: Plan, cache: EmbeddingCache | None) -> Embeddings:
     """Embed every set of places of a plan, or read what was embedded before."""
     start, fingerprint = time.perf_counter(), embedder.fingerprint()
-    ways: list[str] = []
+    ways: set[str] = set()
 
     def find(key: str) -> Array:
         latlon = plan.places[key].latlon
         kept = cache.read(fingerprint, key, (len(latlon), embedder.dim)) if cache else None
-        ways.append("made" if kept is None else "from the cache")
-        if kept is not None:
-            return kept
-        made = np.asarray(embedder.embed(latlon), dtype=np.float32)
-        if cache:
-            cache.write(fingerprint, key, made)
-        return made
+        ways.add("made" if kept is None else "from the cache")
+        if kept is None:
+            kept = np.asarray(embedder.embed(latlon), dtype=np.float32)
+            if cache:
+                cache.write(fingerprint, key, kept)
+        return kept
 
     found = embed_places(plan, find)
-    how = ways[0] if len(set(ways)) == 1 else "some of both"
+    how = ways.pop() if len(ways) == 1 else "some of both"
     return Embeddings(fingerprint, found, how, time.perf_counter() - start)
 
 

@@ -1,4 +1,4 @@
-"""Probes: small models that learn a target from embeddings, all with one contract.
+"""Probes, small models that learn a target from embeddings, all with one contract, and the scores of what they predict.
 
     probe = build_probe("ridge", "classify")
     probe.fit(embeddings, codes)
@@ -8,7 +8,7 @@ Features are (N, D) and finite; a target is codes (whole numbers) or numbers, (N
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,9 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError, TessearthError
-from tessearth.evaluation import metrics
-from tessearth.evaluation.splits import Split
-from tessearth.evaluation.tasks import Task
+from tessearth.evaluation.tasks import Split, Task
 from tessearth.ridge import (
     ALPHAS,
     CLASSIFIER_FOLDS,
@@ -35,6 +33,42 @@ Array = npt.NDArray[Any]
 
 DISTANCES_AT_ONCE = 2**24
 """Distances held at once: 64 MB of float32."""
+
+
+def accuracy(target: Array, prediction: Array) -> float:
+    """The share of rows whose class is right."""
+    _check_lengths(target, prediction)
+    return float(np.mean(target == prediction))
+
+
+def r2(target: Array, prediction: Array) -> float:
+    """1 - sum (y - p)^2 / sum (y - mean y)^2: 1 is perfect, 0 the mean's own score, below 0 worse than the mean.
+
+    A target that does not vary scores 1 when it is met exactly, else 0.
+    """
+    _check_lengths(target, prediction)
+    residual = float(np.square(target - prediction, dtype=np.float64).sum())
+    total = float(np.square(target - target.mean(dtype=np.float64), dtype=np.float64).sum())
+    if total == 0:
+        return 1.0 if residual == 0 else 0.0
+    return 1 - residual / total
+
+
+METRICS: dict[Kind, tuple[str, Callable[[Array, Array], float]]] = {
+    "classify": ("accuracy", accuracy),
+    "regress": ("R2", r2),
+}
+"""The name and the function of the score of each kind of task."""
+
+
+def score(kind: Kind, target: Array, prediction: Array) -> float:
+    """The score of a kind of task."""
+    return METRICS[kind][1](target, prediction)
+
+
+def _check_lengths(target: Array, prediction: Array) -> None:
+    if target.shape != prediction.shape or target.ndim != 1 or len(target) == 0:
+        raise DataError(f"a target of shape {target.shape} cannot be scored against one of {prediction.shape}")
 
 
 class Probe(abc.ABC):
@@ -61,7 +95,7 @@ class Probe(abc.ABC):
 
     def score(self, features: Array, target: Array) -> float:
         """Accuracy for classes, R2 for numbers."""
-        return metrics.score(self.kind, np.asarray(target), self.predict(features))
+        return score(self.kind, np.asarray(target), self.predict(features))
 
 
 class RidgeProbe(Probe):

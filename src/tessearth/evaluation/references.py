@@ -100,26 +100,23 @@ class RandomFeatures(nn.Module):
         return np.asarray(torch.cat(parts).numpy())
 
 
-class RandomNetwork(Probe):
+class RandomNetwork(RidgeProbe):
     """The protocol's ridge probe on the untrained network's features."""
 
-    probe: RidgeProbe | None = None
+    network: RandomFeatures | None = None
 
     def fit(self, latlon: Floats, target: Array) -> Self:
         """Learn the target (N,) at places (N, 2)."""
         self.network = RandomFeatures(seed=self.seed)
-        self.probe = RidgeProbe(self.kind, few=self.few).fit(self.network.embed(latlon), target)
-        return self
+        return super().fit(self.network.embed(latlon), target)
 
     def predict(self, latlon: Floats) -> Array:
         """Places (M, 2) to codes or numbers (M,)."""
-        probe: RidgeProbe = fitted(self.probe)
-        return probe.predict(self.network.embed(latlon))
+        return super().predict(fitted(self.network).embed(latlon))
 
     def describe(self) -> dict[str, Any]:
         """The seed, and what the probe chose."""
-        probe: RidgeProbe = fitted(self.probe)
-        return {"reference": "random-features", "seed": self.seed, **probe.describe()}
+        return {"reference": "random-features", "seed": self.seed, **super().describe()}
 
 
 REFERENCES: Registry[type[Probe]] = Registry(

@@ -3,14 +3,13 @@
 import base64
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tessearth.errors import MissingExtraError, OutputError
-from tessearth.evaluation.metrics import NAMES
-from tessearth.evaluation.results import Breakdown, Results, Row, ScoreTable, best_model, score_tables
-from tessearth.evaluation.runner import Prediction
+from tessearth.evaluation.results import Breakdown, ContinentTable, Results, Row, ScoreTable, best_model, score_tables
+from tessearth.evaluation.runner import NAMES, Prediction, Predictions
 from tessearth.packages import require
 from tessearth.storage import write_bytes
 
@@ -86,7 +85,7 @@ def to_markdown(blocks: Sequence[Block], figures: str = "") -> str:
 def to_html(blocks: Sequence[Block]) -> str:
     """The whole page, its pictures inside."""
     title = next((block.text for block in blocks if isinstance(block, Heading)), "Report")
-    return _render("report.html", blocks, title=title)
+    return _render("report.html", blocks, title=title, style=page_style())
 
 
 def page_style() -> str:
@@ -124,7 +123,7 @@ FEWEST_ROWS = 10
 def write_report(
     results: Results,
     folder: Path,
-    predictions: Mapping[tuple[str, str, str], Prediction] | None = None,
+    predictions: Predictions | None = None,
     maps: Sequence[str] | None = None,
 ) -> None:
     """Write report.md, report.html and the maps next to them; `maps` are the models drawn, by default the best."""
@@ -194,21 +193,17 @@ def _score_blocks(results: Results) -> list[Block]:
 
 def _beaten(table: ScoreTable) -> list[str]:
     """The columns in which a reference comes first, and which."""
-    return [
-        f"{column.title} ({', '.join(row.label for row in table.rows if row.marks[number] == 'beats')})"
-        for number, column in enumerate(table.columns)
-        if any(row.marks[number] == "beats" for row in table.rows)
-    ]
+    first = [[row.label for row in table.rows if row.marks[i] == "beats"] for i in range(len(table.columns))]
+    return [f"{column.title} ({', '.join(names)})" for column, names in zip(table.columns, first, strict=True) if names]
 
 
 def _reading(results: Results) -> str:
     several = any(len(model.members) > 1 for model in results.models)
+    members = ", and over members for a model that has several" if several else ""
     return (
         "Accuracy in percent, R2 as it is; larger is better. The best encoder of a column is bold, the second italic; "
         "references do not compete, and say what coordinates alone give. A spread (±) is the standard deviation over "
-        "the draws of a split"
-        + (", and over members for a model that has several" if several else "")
-        + "; a score without one is a single draw."
+        f"the draws of a split{members}; a score without one is a single draw."
     )
 
 
@@ -239,54 +234,44 @@ def class_grid(row: Breakdown) -> Grid | None:
     """The best and the worst classes of one draw by recall; None when no class has rows enough."""
     if row.classes is None:
         return None
-    table = list(zip(*(getattr(row.classes, name) for name in ("names", "rows", "recall", "precision")), strict=True))
+    table = zip(row.classes.names, row.classes.rows, row.classes.recall, row.classes.precision, strict=True)
     ranked = sorted((entry for entry in table if entry[1] >= FEWEST_ROWS), key=lambda entry: -(entry[2] or 0.0))
-    if not ranked:
-        return None
-    shown = ranked if len(ranked) <= 2 * EXTREMES else [*ranked[:EXTREMES], None, *ranked[-EXTREMES:]]
-    left_out = len(ranked) - 2 * EXTREMES
     rows = [
-        (Entry(f"{left_out} more", "note"), *(Entry("") for _ in range(3)))
-        if entry is None
-        else (
-            Entry(entry[0]),
-            Entry(f"{entry[1]:,}"),
-            *(Entry(format_score("accuracy", value)) for value in entry[2:]),
-        )
-        for entry in shown
+        (Entry(name), Entry(f"{count:,}"), *(Entry(format_score("accuracy", value)) for value in shares))
+        for name, count, *shares in ranked
     ]
-    return Grid(("class", "rows tested", "recall (%)", "precision (%)"), tuple(rows))
+    left_out = len(rows) - 2 * EXTREMES
+    if left_out > 0:
+        rows[EXTREMES:-EXTREMES] = [(Entry(f"{left_out} more", "note"), *(Entry("") for _ in range(3)))]
+    return Grid(("class", "rows tested", "recall (%)", "precision (%)"), tuple(rows)) if rows else None
 
 
 def _continent_blocks(results: Results, model: str) -> list[Block]:
     """For every split a table of tasks and continents, of the tasks tested on more than one."""
-    rows = [row for row in results.breakdowns if row.model == model and row.continents is not None]
-    rows = [row for row in rows if row.continents and len(row.continents.names) > 1]
-    if not rows:
+    tables = [(row, row.continents) for row in results.breakdowns if row.model == model and row.continents]
+    tables = [(row, table) for row, table in tables if len(table.names) > 1]
+    if not tables:
         return []
     about = f"{model}, the first draw of each split; R2 is against each continent's own mean. A country is on one"
     blocks: list[Block] = [
         Heading(2, "Continent by continent"),
         Paragraph(f"{about} continent, as GeoNames has it. Rows tested in brackets."),
     ]
-    for split in dict.fromkeys(row.split for row in rows):
-        blocks += [Heading(3, f"Split {split}"), _continent_grid(results, [row for row in rows if row.split == split])]
+    for split in dict.fromkeys(row.split for row, _ in tables):
+        shown = [(row, table) for row, table in tables if row.split == split]
+        blocks += [Heading(3, f"Split {split}"), _continent_grid(results, shown)]
     return blocks
 
 
-def _continent_grid(results: Results, rows: Sequence[Breakdown]) -> Grid:
-    tested = {name for row in rows if row.continents for name in row.continents.names}
-    names = tuple(name for name in NAMES if name in tested)
-    body = []
-    for row in rows:
-        metric, table = results.task(row.task).metric, row.continents
-        parts = {} if table is None else dict(zip(table.names, zip(table.scores, table.rows, strict=True), strict=True))
-        entries = [
-            Entry(f"{format_score(metric, parts[name][0])} ({parts[name][1]:,})" if name in parts else NOTHING)
-            for name in names
-        ]
-        body.append((Entry(f"{row.task} ({_unit(metric)})"), *entries))
-    return Grid(("", *names), tuple(body))
+def _continent_grid(results: Results, tables: Sequence[tuple[Breakdown, ContinentTable]]) -> Grid:
+    names = tuple(name for name in NAMES if any(name in table.names for _, table in tables))
+    rows = []
+    for row, table in tables:
+        metric, columns = results.task(row.task).metric, zip(table.names, table.scores, table.rows, strict=True)
+        said = {name: f"{format_score(metric, value)} ({count:,})" for name, value, count in columns}
+        entries = (Entry(said.get(name, NOTHING)) for name in names)
+        rows.append((Entry(f"{row.task} ({_unit(metric)})"), *entries))
+    return Grid(("", *names), tuple(rows))
 
 
 def _task_blocks(results: Results) -> list[Block]:
@@ -320,9 +305,7 @@ def _model_blocks(results: Results) -> list[Block]:
     return [Heading(2, "Models"), Grid(head, rows, words=True)]
 
 
-def _figures(
-    results: Results, predictions: Mapping[tuple[str, str, str], Prediction], maps: Sequence[str] | None
-) -> tuple[list[Figure], str]:
+def _figures(results: Results, predictions: Predictions, maps: Sequence[str] | None) -> tuple[list[Figure], str]:
     """Maps of the models named, and a line about them; without matplotlib the line says what is missing."""
     best = best_model(results)
     wanted = list(maps) if maps is not None else [best] if best else []

@@ -207,6 +207,8 @@ def _check_references(results: Results) -> Results:
 
 Runs = Mapping[tuple[int, str], float]
 """Scores of one model on one task by member and draw."""
+Index = Mapping[tuple[str, str, str, str], Runs]
+"""Scores by model, task, split and probe."""
 Mark = Literal["", "best", "second", "beats"]
 
 CLASS_MEAN = ("koppen", "country")
@@ -220,8 +222,6 @@ class Cell(NamedTuple):
     mean: float
     spread: float | None
     """The standard deviation (n - 1): of the members' means when there are several, else of the draws; None for one."""
-    runs: int
-    """The number of members, or draws, behind the spread."""
 
 
 class Column(NamedTuple):
@@ -260,8 +260,8 @@ def score_tables(results: Results) -> list[ScoreTable]:
     return [_table(results, index, split, probe) for split in splits for probe in probes]
 
 
-def index_scores(results: Results) -> dict[tuple[str, str, str, str], dict[tuple[int, str], float]]:
-    """Scores by model, task, split and probe, each a mapping of member and draw to the score."""
+def index_scores(results: Results) -> Index:
+    """The scores of results by model, task, split and probe."""
     found: dict[tuple[str, str, str, str], dict[tuple[int, str], float]] = {}
     for row in results.scores:
         found.setdefault((row.model, row.task, row.split, row.probe), {})[row.member, row.draw] = row.score
@@ -272,17 +272,17 @@ def summarise(runs: Runs) -> Cell | None:
     """The mean of all runs, and their spread."""
     if not runs:
         return None
-    values = list(member_means(runs).values())
+    values = list(_means(runs, 0).values())
     if len(values) == 1:
         values = list(runs.values())
     spread = statistics.stdev(values) if len(values) > 1 else None
-    return Cell(statistics.fmean(values), spread, len(values))
+    return Cell(statistics.fmean(values), spread)
 
 
-def member_means(runs: Runs) -> dict[int, float]:
-    """Each member's mean over its draws."""
-    members = dict.fromkeys(member for member, _ in runs)
-    return {number: statistics.fmean(v for (member, _), v in runs.items() if member == number) for number in members}
+def _means(runs: Runs, by: Literal[0, 1]) -> dict[Any, float]:
+    """The mean of the runs of each member (0) or draw (1)."""
+    kinds = dict.fromkeys(run[by] for run in runs)
+    return {kind: statistics.fmean(value for run, value in runs.items() if run[by] == kind) for kind in kinds}
 
 
 def best_model(results: Results) -> str | None:
@@ -292,13 +292,12 @@ def best_model(results: Results) -> str | None:
     """
     ranks: dict[str, list[int]] = {model.label: [] for model in results.models if not model.reference}
     for table in score_tables(results):
-        for number, column in enumerate(table.columns):
-            cells = [(row.label, row.cells[number]) for row in table.rows if not row.reference]
-            if len(column.tasks) > 1:
-                continue
-            for label, cell in cells:
-                better = sum(other.mean > cell.mean for _, other in cells if other and cell) if cell else len(cells)
-                ranks[label].append(better)
+        encoders = [row for row in table.rows if not row.reference]
+        for number in (number for number, column in enumerate(table.columns) if len(column.tasks) == 1):
+            means = [row.cells[number].mean for row in encoders if row.cells[number]]  # type: ignore[union-attr]
+            for row in encoders:
+                cell = row.cells[number]
+                ranks[row.label].append(sum(mean > cell.mean for mean in means) if cell else len(encoders))
     ranked = {label: statistics.fmean(values) for label, values in ranks.items() if values}
     return min(ranked, key=lambda label: ranked[label]) if ranked else None
 
@@ -323,7 +322,7 @@ def mark(rows: Sequence[tuple[bool, Cell | None]]) -> list[Mark]:
     return marks
 
 
-def _table(results: Results, index: Mapping[tuple[str, str, str, str], Runs], split: str, probe: str) -> ScoreTable:
+def _table(results: Results, index: Index, split: str, probe: str) -> ScoreTable:
     tasks = {key[1] for key in index if key[2] == split and key[3] in (probe, OWN_PROBE)}
     columns = _columns(results, tasks)
     cells = {
@@ -347,9 +346,7 @@ def _columns(results: Results, tasks: set[str]) -> tuple[Column, ...]:
     return (*single, *several)
 
 
-def _cell(
-    index: Mapping[tuple[str, str, str, str], Runs], model: Model, column: Column, split: str, probe: str
-) -> Cell | None:
+def _cell(index: Index, model: Model, column: Column, split: str, probe: str) -> Cell | None:
     """The mean over the column's tasks, run by run, so that the spread is that of the mean."""
     own = OWN_PROBE if model.reference else probe
     parts = [index.get((model.label, task, split, own), {}) for task in column.tasks]
@@ -383,39 +380,41 @@ class Difference(NamedTuple):
 def compare(first: Results, second: Results) -> list[Difference]:
     """Every model, task, split and probe that both results have, in the order of the first."""
     one, other = index_scores(first), index_scores(second)
-    shared = [key for key in one if key in other]
-    if not shared:
+    if not one.keys() & other.keys():
         raise DataError("the two results share no model under the same label, task, split and probe")
-    ratio = _test_shares(first.scores) | _test_shares(second.scores)
-    cards = {card.name: card for card in second.tasks}
-    return [
-        compare_runs(key, one[key], other[key], ratio[key[1], key[2]], (first.task(key[1]), cards[key[1]]))
-        for key in shared
-    ]
+    ratios = _test_shares(first.scores) | _test_shares(second.scores)
+    found = []
+    for key in (key for key in one if key in other):
+        cards = first.task(key[1]), second.task(key[1])
+        same = all(getattr(cards[0], name) == getattr(cards[1], name) for name in ("kind", "rows", "classes"))
+        found.append(_compare_runs((*key, cards[0].metric), one[key], other[key], ratios[key[1], key[2]], same))
+    return found
 
 
-def compare_runs(
-    key: tuple[str, str, str, str], first: Runs, second: Runs, ratio: float, cards: tuple[TaskCard, TaskCard]
+def _compare_runs(
+    about: tuple[str, str, str, str, str], first: Runs, second: Runs, ratio: float, same: bool
 ) -> Difference:
     """One row; `ratio` is tested rows to learned ones."""
     common = {draw for _, draw in first} & {draw for _, draw in second}
     if paired := bool(common):
         first, second = ({run: value for run, value in runs.items() if run[1] in common} for runs in (first, second))
-    means = [statistics.fmean(member_means(runs).values()) for runs in (first, second)]
-    difference = means[1] - means[0]
-    bound = _bound(first, second, paired, ratio)
-    same = all(getattr(cards[0], name) == getattr(cards[1], name) for name in ("kind", "rows", "classes"))
-    return Difference(
-        *key, cards[0].metric, means[0], means[1], difference, bound, paired, _verdict(difference, bound, same)
-    )
+    means = [statistics.fmean(_means(runs, 0).values()) for runs in (first, second)]
+    difference, bound = means[1] - means[0], _bound(first, second, paired, ratio)
+    verdict: Verdict = "higher" if difference > 0 else "lower"
+    if not same:
+        verdict = "not the same task"
+    elif bound is None:
+        verdict = "no spread known"
+    elif abs(difference) <= bound:
+        verdict = "within the spread"
+    return Difference(*about, means[0], means[1], difference, bound, paired, verdict)
 
 
 def _bound(first: Runs, second: Runs, paired: bool, ratio: float) -> float | None:
     """How large a difference must be to count; None without any spread to tell it by."""
-    one, other = (_draw_means(runs) for runs in (first, second))
-    differences = [other[draw] - value for draw, value in one.items()] if paired else []
-    samples = [differences] if paired else [list(one.values()), list(other.values())]
-    seeds = [list(member_means(runs).values()) for runs in (first, second)]
+    one, other = (_means(runs, 1) for runs in (first, second))
+    samples = [[other[draw] - one[draw] for draw in one]] if paired else [list(one.values()), list(other.values())]
+    seeds = [list(_means(runs, 0).values()) for runs in (first, second)]
     parts = [(values, 1 / len(values) + ratio) for values in samples if min(map(len, samples)) > 1]
     parts += [(values, 1 / len(values)) for values in seeds if len(values) > 1]
     if not parts:
@@ -423,21 +422,6 @@ def _bound(first: Runs, second: Runs, paired: bool, ratio: float) -> float | Non
     error = math.sqrt(sum(statistics.variance(values) * factor for values, factor in parts))
     stats = require("scipy.stats", extra="eval", what="a comparison")
     return float(stats.t.ppf(0.975, min(len(values) for values, _ in parts) - 1)) * error
-
-
-def _verdict(difference: float, bound: float | None, same: bool) -> Verdict:
-    if not same:
-        return "not the same task"
-    if bound is None:
-        return "no spread known"
-    if abs(difference) <= bound:
-        return "within the spread"
-    return "higher" if difference > 0 else "lower"
-
-
-def _draw_means(runs: Runs) -> dict[str, float]:
-    draws = dict.fromkeys(draw for _, draw in runs)
-    return {name: statistics.fmean(value for (_, draw), value in runs.items() if draw == name) for name in draws}
 
 
 def _test_shares(scores: Sequence[Score]) -> dict[tuple[str, str], float]:

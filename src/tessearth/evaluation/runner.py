@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,24 @@ import torch
 from tessearth.devices import find_device
 from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
-from tessearth.evaluation import metrics
-from tessearth.evaluation.metrics import class_table, continent_table, find_continents
-from tessearth.evaluation.plan import Draw, Group, Plan, build_plan, embed_places, find_embeddings, name_tasks
-from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_alone, run_probe
+from tessearth.evaluation.plan import (
+    Draw,
+    Plan,
+    build_plan,
+    embed_places,
+    find_embeddings,
+    name_tasks,
+    task_card,
+)
+from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_alone, run_probe, score
 from tessearth.evaluation.references import REFERENCES, RandomFeatures, RandomNetwork, build_reference
 from tessearth.evaluation.results import (
     FILE_NAME,
     OWN_PROBE,
     SCHEMA,
     Breakdown,
+    ClassTable,
+    ContinentTable,
     Member,
     Model,
     Results,
@@ -40,6 +48,7 @@ from tessearth.evaluation.results import (
     write_results,
 )
 from tessearth.evaluation.tasks import Task
+from tessearth.labels import country_continents, prepare_labels
 from tessearth.settings import did_you_mean
 from tessearth.storage import locked_folder, side_by_side
 from tessearth.version import __version__
@@ -101,24 +110,24 @@ def _as_members(value: Any) -> tuple[Any, ...]:
 Array = npt.NDArray[Any]
 
 
-class Progress(Protocol):
-    """Called with the number of scores found, that of all, and what is being worked on."""
-
-    def __call__(self, done: int, total: int | None, note: str = "") -> None:
-        """Show where the work stands."""
+Progress = Callable[[int, int, str], None]
+"""Called with the number of scores found, that of all, and what is being worked on."""
 
 
 class Prediction(NamedTuple):
     """What a model predicts for the rows that a detailed draw tests on."""
 
     task: Task
-    split: str
     draw: str
     rows: npt.NDArray[np.int64]
     """The task's rows that were tested on, (M,)."""
     values: Array
     """(M,)."""
     score: float
+
+
+Predictions = dict[tuple[str, str, str], Prediction]
+"""By model, task and split."""
 
 
 class Source(NamedTuple):
@@ -131,6 +140,56 @@ class Source(NamedTuple):
     """Whether its detailed draws are broken down: the first member of a model, under the first probe."""
 
 
+CONTINENTS = {
+    "AF": "Africa",
+    "AS": "Asia",
+    "EU": "Europe",
+    "NA": "North America",
+    "SA": "South America",
+    "OC": "Oceania",
+    "AN": "Antarctica",
+}
+"""GeoNames' codes, in the order of the tables; a country lies on one continent, so all of Russia is Europe."""
+NAMES = (*CONTINENTS.values(), "sea")
+
+
+def find_continents(task: Task) -> npt.NDArray[np.int64]:
+    """The continent of each of a task's places, an index of `NAMES`, by the country whose outline holds it, (N,)."""
+    countries = prepare_labels(task.latlon, ["country"])["country"] if task.countries is None else task.countries
+    order = list(CONTINENTS)
+    # The sea comes last, where code -1 looks it up.
+    by_country = np.array([*(order.index(code) for code in country_continents()), len(order)])
+    return by_country[np.asarray(countries, dtype=np.int64)]
+
+
+def class_table(task: Task, target: Array, prediction: Array) -> ClassTable:
+    """Rows, recall and precision of every class that was tested on or predicted."""
+    code, both = np.unique(np.concatenate((target, prediction)), return_inverse=True)
+    true, said = np.split(both, 2)
+    count, predicted, right = (np.bincount(rows, minlength=len(code)) for rows in (true, said, true[true == said]))
+    with np.errstate(invalid="ignore"):
+        recall, precision = right / count, right / predicted
+    return ClassTable(
+        names=tuple(task.classes[number] if task.classes else str(number) for number in code),
+        rows=tuple(count.tolist()),
+        recall=tuple(to_json(recall.tolist())),
+        precision=tuple(to_json(precision.tolist())),
+    )
+
+
+def continent_table(task: Task, continents: Array, target: Array, prediction: Array) -> ContinentTable:
+    """The score of every continent by itself; None where a number does not vary, so that R2 has no meaning."""
+    found = np.unique(continents)
+    sides = [(target[continents == number], prediction[continents == number]) for number in found]
+    varied = [task.kind == "classify" or len(np.unique(true)) > 1 for true, _ in sides]
+    scores = [score(task.kind, *side) if varies else None for side, varies in zip(sides, varied, strict=True)]
+    return ContinentTable(
+        names=tuple(NAMES[number] for number in found),
+        rows=tuple(len(true) for true, _ in sides),
+        scores=tuple(to_json(scores)),
+    )
+
+
 class Recorder:
     """Takes outcomes one by one."""
 
@@ -140,8 +199,7 @@ class Recorder:
         self.scores: list[Score] = []
         self.skipped: list[Skipped] = list(plan.skipped)
         self.breakdowns: list[Breakdown] = []
-        self.predictions: dict[tuple[str, str, str], Prediction] = {}
-        """By model, task and split."""
+        self.predictions: Predictions = {}
         self._no_continents = ""
         self._known_continents: dict[str, npt.NDArray[np.int64]] = {}
 
@@ -158,60 +216,39 @@ class Recorder:
             self.predictions = {key: value for key, value in self.predictions.items() if key[0] != label}
         self.done = done
 
-    def take(self, source: Source, group: Group, draw: Draw, outcome: Outcome) -> None:
+    def take(self, source: Source, draw: Draw, outcome: Outcome) -> None:
         """Keep one outcome: its score, or why there is none."""
         self.done += 1
-        task, rows = outcome.task, draw.rows
-        score, reason = np.nan, outcome.reason
+        task, rows, target = outcome.task, draw.rows, outcome.task.target[draw.rows.test]
+        found, reason = np.nan, outcome.reason
         if outcome.prediction is not None:
-            score = metrics.score(task.kind, task.target[rows.test], outcome.prediction)
+            found = score(task.kind, target, outcome.prediction)
             reason = f"the prediction in {rows.name} has no finite score"
-        if outcome.prediction is None or not np.isfinite(score):
+        if outcome.prediction is None or not np.isfinite(found):
             self.skipped.append(Skipped(model=source.model, task=task.name, split=draw.split, reason=reason))
             return
-        self.scores.append(
-            Score(
-                model=source.model,
-                member=source.member,
-                task=task.name,
-                split=draw.split,
-                draw=rows.name,
-                probe=source.probe,
-                score=score,
-                train_rows=len(rows.train),
-                test_rows=len(rows.test),
-                chosen=to_json(outcome.chosen),
-            )
-        )
-        if source.detailed and (task.name, rows.name) in self.plan.detailed:
-            self.predictions[source.model, task.name, draw.split] = Prediction(
-                task, draw.split, rows.name, rows.test, outcome.prediction, score
-            )
-            self.breakdowns.append(self._break_down(source, group, draw, task, outcome.prediction))
+        where: dict[str, Any] = {"model": source.model, "task": task.name, "split": draw.split, "draw": rows.name}
+        where["probe"] = source.probe
+        lengths: dict[str, Any] = {"train_rows": len(rows.train), "test_rows": len(rows.test)}
+        chosen = to_json(outcome.chosen)
+        self.scores.append(Score(**where, **lengths, member=source.member, score=found, chosen=chosen))
+        if not source.detailed or (task.name, rows.name) not in self.plan.detailed:
+            return
+        key = source.model, task.name, draw.split
+        self.predictions[key] = Prediction(task, rows.name, rows.test, outcome.prediction, found)
+        classes = class_table(task, target, outcome.prediction) if task.kind == "classify" else None
+        known = self._continents(draw.places, task)
+        continents = None if known is None else continent_table(task, known[rows.test], target, outcome.prediction)
+        self.breakdowns.append(Breakdown(**where, classes=classes, continents=continents))
 
-    def _break_down(self, source: Source, group: Group, draw: Draw, task: Task, prediction: Array) -> Breakdown:
-        target = task.target[draw.rows.test]
-        continents = self._continents(group)
-        return Breakdown(
-            model=source.model,
-            task=task.name,
-            split=draw.split,
-            draw=draw.rows.name,
-            probe=source.probe,
-            classes=class_table(task, target, prediction) if task.kind == "classify" else None,
-            continents=None
-            if continents is None
-            else continent_table(task, continents[draw.rows.test], target, prediction),
-        )
-
-    def _continents(self, group: Group) -> npt.NDArray[np.int64] | None:
-        """The continent of each of a group's places; None, noted once, where the data for it is not installed."""
+    def _continents(self, places: str, task: Task) -> npt.NDArray[np.int64] | None:
+        """The continent of each of a task's places; None, noted once, where the data for it is not installed."""
         if self._no_continents:
             return None
         try:
-            if group.places not in self._known_continents:
-                self._known_continents[group.places] = find_continents(group.latlon)
-            return self._known_continents[group.places]
+            if places not in self._known_continents:
+                self._known_continents[places] = find_continents(task)
+            return self._known_continents[places]
         except TessearthError as error:
             self._no_continents = f"there is no breakdown by continent: {error}"
             self.skipped.append(Skipped(reason=self._no_continents))
@@ -268,20 +305,13 @@ def evaluate(
     with contextlib.nullcontext() if out is None else locked_folder(Path(out), busy=busy):
         plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark)
         runner = Runner(plan, probes, chosen, EmbeddingCache() if cache else None)
-        found = runner.run(groups, compared, to_json(arguments), progress or _silent)
+        results, predictions = runner.run(groups, compared, to_json(arguments), progress or (lambda *_: None))
         if out is not None:
             from tessearth.evaluation.report import write_report
 
-            write_results(found.results, Path(out) / FILE_NAME)
-            write_report(found.results, Path(out), found.predictions, maps)
-    return found.results
-
-
-class Found(NamedTuple):
-    """The results, and what maps are drawn from."""
-
-    results: Results
-    predictions: dict[tuple[str, str, str], Prediction]
+            write_results(results, Path(out) / FILE_NAME)
+            write_report(results, Path(out), predictions, maps)
+    return results
 
 
 class Runner:
@@ -294,9 +324,9 @@ class Runner:
 
     def run(
         self, groups: Sequence[ModelGroup], references: Sequence[str], arguments: dict[str, Any], progress: Progress
-    ) -> Found:
-        """Every model, then the references; one error when there is nothing to show."""
-        if not self.plan.groups:
+    ) -> tuple[Results, Predictions]:
+        """Every model, then the references, and what maps are drawn from; one error when there is nothing to show."""
+        if not self.plan.draws:
             raise DataError(f"no task can be evaluated: {_first_reason(self.plan.skipped)}")
         start, created = time.perf_counter(), datetime.now(UTC)
         members = sum(len(group.members) for group in groups)
@@ -315,12 +345,12 @@ class Runner:
             device=str(self.device),
             seconds=round(time.perf_counter() - start, 3),
             models=tuple(models),
-            tasks=self.plan.cards(),
+            tasks=tuple(map(task_card, self.plan.tasks)),
             scores=tuple(recorder.scores),
             skipped=tuple(dict.fromkeys(recorder.skipped)),
             breakdowns=tuple(recorder.breakdowns),
         )
-        return Found(results, recorder.predictions)
+        return results, recorder.predictions
 
     def _run_model(self, group: ModelGroup, recorder: Recorder) -> Model:
         members: list[Member] = []
@@ -340,10 +370,9 @@ class Runner:
         embeddings = find_embeddings(embedder, self.plan, self.cache)
         start = time.perf_counter()
 
-        def work(at: tuple[Group, Draw]) -> list[tuple[Source, Outcome]]:
-            group, draw = at
+        def work(draw: Draw) -> list[tuple[Source, Outcome]]:
             sources = [Source(label, number, name, number == 0 and name == self.probes[0]) for name in self.probes]
-            features = embeddings.at[group.places]
+            features = embeddings.at[draw.places]
             return [(source, one) for source in sources for one in self._probe(source.probe, draw, features)]
 
         self._run_draws(label, work, recorder)
@@ -363,14 +392,11 @@ class Runner:
         features = embed_places(self.plan, lambda key: network.embed(self.plan.places[key].latlon)) if network else {}
         made = time.perf_counter() - start
 
-        def work(at: tuple[Group, Draw]) -> list[tuple[Source, Outcome]]:
-            group, draw = at
+        def work(draw: Draw) -> list[tuple[Source, Outcome]]:
             if features:
-                return [(source, one) for one in self._probe("ridge", draw, features[group.places])]
-            sides = Sides(group.latlon[draw.rows.train], group.latlon[draw.rows.test])
-            return [
-                (source, run_alone(build_reference(name, task.kind), task, sides, draw.rows)) for task in draw.tasks
-            ]
+                return [(source, one) for one in self._probe("ridge", draw, features[draw.places])]
+            rows, sides = draw.rows, Sides(draw.latlon[draw.rows.train], draw.latlon[draw.rows.test])
+            return [(source, run_alone(build_reference(name, task.kind), task, sides, rows)) for task in draw.tasks]
 
         self._run_draws(name, work, recorder)
         member = Member(
@@ -387,16 +413,13 @@ class Runner:
         sides = Sides(features[draw.rows.train], features[draw.rows.test])
         return run_probe(name, draw.tasks, sides, draw.rows, few=draw.few, device=self.device)
 
-    def _run_draws(
-        self, label: str, work: Callable[[tuple[Group, Draw]], list[tuple[Source, Outcome]]], recorder: Recorder
-    ) -> None:
+    def _run_draws(self, label: str, work: Callable[[Draw], list[tuple[Source, Outcome]]], recorder: Recorder) -> None:
         """Every draw: several at once on a CPU, one by one on a GPU and for probes that draw random numbers."""
-        draws = [(group, draw) for group in self.plan.groups for draw in group.draws]
         alone = self.device.type != "cpu" or not SIDE_BY_SIDE.issuperset(self.probes)
-        found = side_by_side(work, draws, 1 if alone else torch.get_num_threads())
-        for (group, draw), outcomes in zip(draws, found, strict=True):
+        found = side_by_side(work, self.plan.draws, 1 if alone else torch.get_num_threads())
+        for draw, outcomes in zip(self.plan.draws, found, strict=True):
             for source, outcome in outcomes:
-                recorder.take(source, group, draw, outcome)
+                recorder.take(source, draw, outcome)
             recorder.show(f"{label}: {draw.rows.name}")
 
 
@@ -418,7 +441,3 @@ def _versions() -> dict[str, str]:
 
 def _name_of(model: Any) -> str:
     return str(model) if isinstance(model, str | PathLike) else type(model).__name__
-
-
-def _silent(done: int, total: int | None, note: str = "") -> None:
-    pass

@@ -10,21 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tessearth.errors import ConfigError, DataError, TableError, UnknownNameError
-from tessearth.evaluation.splits import Split
-from tessearth.labels import LABELS, LabelTable, load_benchmark, read_benchmark
+from tessearth.labels import LABELS, LabelTable, country_names, load_benchmark, read_benchmark
 from tessearth.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
 from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, sample_sphere, xyz_to_latlon
 from tessearth.storage import PANDAS_BLANK, Labelled, Reading, column_names, read_labelled
 
 Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
 
 CHECKERBOARD = "checkerboard-"
 CHECKERBOARD_COLOURS = 16
@@ -32,6 +32,15 @@ CHECKERBOARD_ROWS = 10_000
 RANGE = "range/"
 ERA5 = "range/era5/"
 OCEAN = "ocean"
+
+
+class Split(NamedTuple):
+    """Row numbers to learn from and to test on."""
+
+    name: str
+    """What was drawn and with which seed, such as "random-42"."""
+    train: Rows
+    test: Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,8 @@ class Task:
     target: npt.NDArray[Any]
     """(N,): codes of `classes`, or numbers."""
     classes: tuple[str, ...] = ()
+    countries: npt.NDArray[np.int64] | None = None
+    """(N,): the country of each place, a code of `country_names`; None where it has to be looked up."""
     split: Split | None = None
     """The split the task comes with; None when any may be drawn."""
     notes: tuple[str, ...] = ()
@@ -64,10 +75,10 @@ class FileTask:
 
     files: tuple[str, ...]
     """Read one after another."""
-    lon: str
-    lat: str
     target: str
     kind: Kind
+    lon: str = "lon"
+    lat: str = "lat"
     transform: Literal["raw", "log1p"] = "raw"
     without: str | None = None
     """A class whose rows are left out."""
@@ -76,7 +87,7 @@ class FileTask:
 
 
 _ECOREGIONS: Any = {"files": ("ecoregion_train.csv", "ecoregion_val.csv"), "lon": "X", "lat": "Y", "kind": "classify"}
-_COUNTRY: Any = {"files": ("country.csv",), "lon": "lon", "lat": "lat", "target": "country", "kind": "classify"}
+_COUNTRY: Any = {"files": ("country.csv",), "target": "country", "kind": "classify"}
 
 FILE_TASKS: dict[str, FileTask] = {
     "range/biome": FileTask(target="BIOME_NAME", **_ECOREGIONS),
@@ -87,17 +98,10 @@ FILE_TASKS: dict[str, FileTask] = {
     "range/housing": FileTask(
         files=("housing.csv",), lon="longitude", lat="latitude", target="median_house_value", kind="regress"
     ),
-    "range/elevation": FileTask(files=("elevation.csv",), lon="lon", lat="lat", target="elevation", kind="regress"),
-    "range/population": FileTask(
-        files=("population.csv",), lon="lon", lat="lat", target="population", kind="regress", transform="log1p"
-    ),
+    "range/elevation": FileTask(files=("elevation.csv",), target="elevation", kind="regress"),
+    "range/population": FileTask(files=("population.csv",), target="population", kind="regress", transform="log1p"),
     "range/land": FileTask(
-        files=("land_ocean_train.csv", "land_ocean_test.csv"),
-        lon="lon",
-        lat="lat",
-        target="land",
-        kind="classify",
-        fixed_split=True,
+        files=("land_ocean_train.csv", "land_ocean_test.csv"), target="land", kind="classify", fixed_split=True
     ),
 }
 ERA5_FILE = FileTask(files=("ERA5_Land_Clipped_2020.csv",), lon="Longitude", lat="Latitude", target="", kind="regress")
@@ -164,8 +168,12 @@ def check_task(task: Task) -> Task:
 
 
 def _embedded(name: str, benchmark: str | None) -> Task:
-    table = _benchmark(benchmark)[name]
+    tables = _benchmark(benchmark)
+    table, country = tables[name], tables.get("country")
     known = table.known
+    countries = None
+    if country is not None and country.latlon is table.latlon and country.classes == country_names():
+        countries = np.array(country.values[known], dtype=np.int64)
     missing = int((~known).sum())
     return Task(
         name=name,
@@ -173,6 +181,7 @@ def _embedded(name: str, benchmark: str | None) -> Task:
         latlon=np.array(table.latlon[known]),
         target=np.array(table.values[known]),
         classes=table.classes,
+        countries=countries,
         notes=(f"{missing} places without a label left out",) if missing else (),
         about=table.about,
     )

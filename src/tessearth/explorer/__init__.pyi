@@ -1,4 +1,3 @@
-from tessearth.explorer.app import Address as Address
 from tessearth.explorer.app import check_built as check_built
 from tessearth.explorer.app import run_server as run_server
 from tessearth.explorer.limits import ServeSettings as ServeSettings

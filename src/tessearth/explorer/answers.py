@@ -14,20 +14,7 @@ from torch import Tensor
 from tessearth.embedding import most_alike
 from tessearth.encoder import TRAJECTORIES, SoftVoronoi, SphericalVoronoiEncoder, Trajectory, measure_token_use
 from tessearth.errors import ConfigError, MissingExtraError
-from tessearth.explorer.schemas import (
-    CompareAnswer,
-    MigrationAnswer,
-    NearSite,
-    PlaceAnswer,
-    SimilarAnswer,
-    SimilarPlace,
-    SitesAnswer,
-    Support,
-    Token,
-    TokenPlace,
-    TokensAnswer,
-    TokenShare,
-)
+from tessearth.explorer import schemas
 from tessearth.labels import LABELS, prepare_labels, world_rings
 from tessearth.sphere import (
     EARTH_RADIUS_KM,
@@ -51,8 +38,6 @@ PLACES_APART_KM = 1000.0
 CELL_STEP_DEGREES = 4.0
 FREQUENT = 0.005
 """Climates on less than this share of land are no description of a token."""
-ROWS_AT_ONCE = 1024
-"""Places whose weights of all sites are held at once."""
 
 
 class Land(NamedTuple):
@@ -97,15 +82,11 @@ def _describe(place: Floats) -> dict[str, Any]:
 
 def _ask_sites(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Tensor, list[Tensor], Tensor]:
     """Directions (n, 3), site weights (n, K) of every tessellation and token attention (n, T) of a few places."""
-    voronois = encoder.voronois()
     xyz = F.normalize(latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(latlon))), dim=-1)
-    xyz = xyz.to(encoder.norm.weight.device, voronois[0].directions.dtype)
-    weights = [voronoi.weights(xyz) for voronoi in voronois]
-    if encoder.tokens is None:
-        return xyz, weights, xyz.new_empty((len(xyz), 0))
-    mixtures = [part @ voronoi.embeddings for part, voronoi in zip(weights, voronois, strict=True)]
-    mixture = torch.cat(mixtures, dim=-1).to(encoder.norm.weight.dtype)
-    return xyz, weights, encoder.tokens.location_attention(mixture)
+    xyz = xyz.to(encoder.norm.weight.device, encoder.input_dtype)
+    weights = [voronoi.weights(xyz) for voronoi in encoder.voronois()]
+    _, attention = encoder.blend(xyz, weights)
+    return xyz, weights, xyz.new_empty((len(xyz), 0)) if attention is None else attention
 
 
 @torch.inference_mode()
@@ -114,85 +95,75 @@ def site_fields(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Featu
 
     Sharpness is the mean of the sites' logarithms, weighted by the place's shares in them; tessellations count equally.
     """
-    attention, sharpness = [], []
-    for start in range(0, len(latlon), ROWS_AT_ONCE):
-        _, weights, shares = _ask_sites(encoder, latlon[start : start + ROWS_AT_ONCE])
-        logs = [part @ voronoi.log_sharpness for part, voronoi in zip(weights, encoder.voronois(), strict=True)]
-        sharpness.append(torch.stack(logs).mean(0).exp().float().cpu().numpy())
-        attention.append(shares.float().cpu().numpy())
-    return np.concatenate(attention), np.concatenate(sharpness)[:, None]
+    _, weights, attention = _ask_sites(encoder, latlon)
+    logs = [part @ voronoi.log_sharpness for part, voronoi in zip(weights, encoder.voronois(), strict=True)]
+    sharpness = torch.stack(logs).mean(0).exp()
+    return attention.float().cpu().numpy(), sharpness.float().cpu().numpy()[:, None]
 
 
 @torch.inference_mode()
 def explain_places(encoder: SphericalVoronoiEncoder, latlon: Floats) -> Array:
-    """Everything `answer_place` says of the sites, in one pass over them: places (N, 2) to rows of named columns."""
-    voronois = encoder.voronois()
-    positions = torch.cat([voronoi.positions() for voronoi in voronois])
-    sharpness = torch.cat([voronoi.sharpness() for voronoi in voronois])
-    count = min(SHOWN_SITES, len(positions))
-    parts = []
-    for start in range(0, len(latlon), ROWS_AT_ONCE):
-        xyz, weights, attention = _ask_sites(encoder, latlon[start : start + ROWS_AT_ONCE])
-        unit = F.normalize(positions, dim=-1)
-        nearest = (xyz @ unit.T).topk(count, dim=-1).indices
-        angle, order = angular_distance(xyz[:, None, :], unit[nearest]).sort(dim=-1)
-        site = nearest.gather(-1, order)
-        columns: dict[str, Tensor] = {
-            "attention": attention,
-            "entropy": torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0),
-            "site": site,
-            "latlon": xyz_to_latlon(positions[site].double()),
-            "distance_km": angle * EARTH_RADIUS_KM,
-            "weight": torch.cat(weights, dim=-1).gather(-1, site),
-            "sharpness": sharpness[site],
-        }
-        arrays = {name: column.double().cpu().numpy() for name, column in columns.items()}
-        rows = np.empty(len(xyz), dtype=[(name, np.float64, array.shape[1:]) for name, array in arrays.items()])
-        for name, array in arrays.items():
-            rows[name] = array
-        parts.append(rows)
-    return np.concatenate(parts)
-
-
-def answer_place(place: Floats, explained: Any = None) -> PlaceAnswer:
-    """One place (2,) with its labels and, from a row of `explain_places`, its support, tokens and sites."""
-    tokens: list[TokenShare] = []
-    sites: list[NearSite] = []
-    support = None
-    if explained is not None:
-        sites = [_near_site(explained, rank) for rank in range(len(explained["site"]))]
-        angle = sites[0].distance_km / EARTH_RADIUS_KM
-        support = Support(
-            score=round(float(np.exp(-sites[0].sharpness * angle**2 / 2)), 4),
-            nearest_km=sites[0].distance_km,
-            effective_sites=round(float(np.exp(explained["entropy"])), 1),
-        )
-        shares = explained["attention"]
-        best = np.argsort(-shares, kind="stable")[:SHOWN_TOKENS]
-        tokens = [TokenShare(token=int(i), share=round(float(shares[i]), 5)) for i in best]
-    lat, lon = place.tolist()
-    return PlaceAnswer(lat=lat, lon=lon, support=support, tokens=tokens, sites=sites, **_describe(place))
-
-
-def _near_site(explained: Any, rank: int) -> NearSite:
-    return NearSite(
-        site=int(explained["site"][rank]),
-        **_rounded_place(explained["latlon"][rank]),
-        distance_km=round(float(explained["distance_km"][rank]), 1),
-        weight=round(float(explained["weight"][rank]), 5),
-        sharpness=round(float(explained["sharpness"][rank]), 2),
+    """The support, tokens and sites of places (N, 2), in one pass over the sites: fields of `PlaceAnswer`s, (N,)."""
+    positions, sharpness = encoder.sites()
+    xyz, weights, attention = _ask_sites(encoder, latlon)
+    unit = F.normalize(positions, dim=-1)
+    nearest = (xyz @ unit.T).topk(min(SHOWN_SITES, len(unit)), dim=-1).indices
+    angle, order = angular_distance(xyz[:, None, :], unit[nearest]).sort(dim=-1)
+    site = nearest.gather(-1, order)
+    columns = (
+        attention,
+        torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0),
+        site,
+        xyz_to_latlon(positions[site].double()),
+        angle * EARTH_RADIUS_KM,
+        torch.cat(weights, dim=-1).gather(-1, site),
+        sharpness[site],
     )
+    found = np.empty(len(latlon), dtype=object)
+    found[:] = [_explain(*row) for row in zip(*(column.double().cpu().numpy() for column in columns), strict=True)]
+    return found
+
+
+def _explain(
+    attention: Floats, entropy: float, site: Floats, latlon: Floats, distance_km: Floats, weight: Floats, sharp: Floats
+) -> dict[str, Any]:
+    """One place: its attention (T,), the entropy of its site weights, and its nearest sites, (n,) each."""
+    sites = [
+        schemas.NearSite(
+            site=int(site[i]),
+            **_rounded_place(latlon[i]),
+            distance_km=round(float(distance_km[i]), 1),
+            weight=round(float(weight[i]), 5),
+            sharpness=round(float(sharp[i]), 2),
+        )
+        for i in range(len(site))
+    ]
+    nearest_km = sites[0].distance_km
+    support = schemas.Support(
+        score=round(float(np.exp(-sites[0].sharpness * (nearest_km / EARTH_RADIUS_KM) ** 2 / 2)), 4),
+        nearest_km=nearest_km,
+        effective_sites=round(float(np.exp(entropy)), 1),
+    )
+    best = np.argsort(-attention, kind="stable")[:SHOWN_TOKENS]
+    tokens = [schemas.TokenShare(token=int(i), share=round(float(attention[i]), 5)) for i in best]
+    return {"support": support, "tokens": tokens, "sites": sites}
+
+
+def answer_place(place: Floats, explained: Mapping[str, Any] | None = None) -> schemas.PlaceAnswer:
+    """One place (2,) with its labels, and what `explain_places` says of it."""
+    lat, lon = place.tolist()
+    return schemas.PlaceAnswer(lat=lat, lon=lon, **(explained or {"tokens": [], "sites": []}), **_describe(place))
 
 
 def _rounded_place(place: Floats) -> dict[str, Any]:
     return {"lat": round(float(place[0]), 4), "lon": round(float(place[1]), 4)}
 
 
-def answer_similar(land: Land, place: Floats, query: Features, count: int, apart_km: float) -> SimilarAnswer:
+def answer_similar(land: Land, place: Floats, query: Features, count: int, apart_km: float) -> schemas.SimilarAnswer:
     """Places on land like one (2,) whose embedding (D,) is given."""
     alike = most_alike(query, place, land.keys, land.latlon, count, apart_km)
     places = [
-        SimilarPlace(
+        schemas.SimilarPlace(
             similarity=round(float(similarity), 5),
             distance_km=round(float(distance), 1),
             **_rounded_place(land.latlon[row]),
@@ -201,26 +172,26 @@ def answer_similar(land: Land, place: Floats, query: Features, count: int, apart
         for row, similarity, distance in zip(*alike, strict=True)
     ]
     lat, lon = place.tolist()
-    return SimilarAnswer(lat=lat, lon=lon, places=places, compared=len(land.latlon))
+    return schemas.SimilarAnswer(lat=lat, lon=lon, places=places, compared=len(land.latlon))
 
 
-def compare_places(land: Land, places: Floats, embeddings: Features) -> CompareAnswer:
+def compare_places(land: Land, places: Floats, embeddings: Features) -> schemas.CompareAnswer:
     """Two places (2, 2) and their embeddings (2, D)."""
     one, other = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
     cosine = float(one @ other)
     angle = angular_distance(*latlon_to_xyz(torch.from_numpy(places)))
-    return CompareAnswer(
+    return schemas.CompareAnswer(
         similarity=round(cosine, 6),
         distance_km=round(float(angle) * EARTH_RADIUS_KM, 1),
         rank=round(float((land.keys @ one < cosine).mean()), 5),
     )
 
 
-def answer_sites(voronois: Sequence[SoftVoronoi], areas: Sequence[Floats]) -> SitesAnswer:
+def answer_sites(voronois: Sequence[SoftVoronoi], areas: Sequence[Floats]) -> schemas.SitesAnswer:
     """Every site of every tessellation, with the areas of their cells in square kilometres."""
     latlon = xyz_to_latlon(torch.cat([voronoi.positions() for voronoi in voronois]).double().cpu()).numpy()
     sharpness = torch.cat([voronoi.sharpness() for voronoi in voronois]).double().cpu().numpy()
-    return SitesAnswer(
+    return schemas.SitesAnswer(
         lat=latlon[:, 0].round(4).tolist(),
         lon=latlon[:, 1].round(4).tolist(),
         sharpness=sharpness.round(3).tolist(),
@@ -241,7 +212,7 @@ def answer_cells(voronois: Sequence[SoftVoronoi], tessellation: int, cells: Cell
     return cells_geojson(cells, properties, step_degrees=CELL_STEP_DEGREES)
 
 
-def answer_tokens(land: Land, field: npt.NDArray[np.float16]) -> TokensAnswer:
+def answer_tokens(land: Land, field: npt.NDArray[np.float16]) -> schemas.TokensAnswer:
     """The use of tokens by places on land, read off a world map of attention (H, W, T): the most used first."""
     attention = _read_at(field, land.latlon)
     use = measure_token_use(torch.from_numpy(attention))
@@ -251,15 +222,17 @@ def answer_tokens(land: Land, field: npt.NDArray[np.float16]) -> TokensAnswer:
     for i in np.argsort(-mean, kind="stable"):
         share = attention[:, i]
         places = [
-            TokenPlace(
+            schemas.TokenPlace(
                 share=round(float(share[row]), 5), **_rounded_place(land.latlon[row]), **_class_words(land.labels, row)
             )
             for row in _strongest_apart(share, xyz)
         ]
         highest, favoured = round(float(share.max()), 5), _favoured_climate(share, land.labels)
-        token = Token(token=int(i), mean=round(float(mean[i]), 6), highest=highest, climate=favoured, places=places)
+        token = schemas.Token(
+            token=int(i), mean=round(float(mean[i]), 6), highest=highest, climate=favoured, places=places
+        )
         tokens.append(token)
-    return TokensAnswer(count=len(tokens), effective=round(use.effective, 2), tokens=tokens)
+    return schemas.TokensAnswer(count=len(tokens), effective=round(use.effective, 2), tokens=tokens)
 
 
 def _read_at(field: npt.NDArray[np.float16], latlon: Floats) -> Features:
@@ -318,7 +291,7 @@ def find_trajectory(model: str | PathLike[str]) -> Path | None:
     return next((file for file in near if file.is_file()), None)
 
 
-def describe_migration(record: Trajectory, *, share: float, frames: int, seed: int) -> MigrationAnswer:
+def describe_migration(record: Trajectory, *, share: float, frames: int, seed: int) -> schemas.MigrationAnswer:
     """A seeded share of the sites over evenly chosen frames, always with the first and the last."""
     if not 0 < share <= 1:
         raise ConfigError(f"share is {share:g}; it must lie above 0 and be at most 1")
@@ -333,7 +306,7 @@ def describe_migration(record: Trajectory, *, share: float, frames: int, seed: i
     latlon = xyz_to_latlon(positions[torch.from_numpy(shown)]).numpy()
     ends = F.normalize(positions[[0, -1]], dim=-1)
     moved_km = angular_distance(ends[0], ends[1]).numpy() * EARTH_RADIUS_KM
-    return MigrationAnswer(
+    return schemas.MigrationAnswer(
         steps=record.steps[shown].tolist(),
         sites=chosen.tolist(),
         lat=latlon[..., 0].round(3).tolist(),

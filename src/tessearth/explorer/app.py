@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessearth.errors import ConfigError, CoordinateError, MissingExtraError, TessearthError, UnknownNameError
 from tessearth.explorer import schemas
-from tessearth.explorer.limits import CONTENT_TYPE, Gate, Metrics, Receive, Scope, Send
-from tessearth.explorer.routes import BINARY, Routes
+from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Gate, Receive, Scope, Send
+from tessearth.explorer.routes import Routes
 from tessearth.explorer.session import OverloadedError, Served
 from tessearth.packages import require
 from tessearth.version import __version__
@@ -33,6 +33,7 @@ ASSET_KINDS = {".js": "text/javascript", ".css": "text/css"}
 BYTES = {"type": "string", "format": "binary"}
 PNG: Mapping[str, Any] = {"content": {"image/png": {"schema": BYTES}}}
 GEOJSON: Mapping[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
+RAW: Mapping[str, Any] = {"content": {BINARY: {"schema": BYTES}}}
 GZIP_PATHS = ("/sites", "/cells", "/tokens", "/outlines", "/migration", "/openapi.json", "/assets/")
 """Long texts; pictures and numbers do not shrink."""
 GZIP_BYTES = 4096
@@ -45,17 +46,20 @@ class Route(NamedTuple):
     function: str
     answer: Any
     """The dataclass of the answer, or the OpenAPI description of one that is not JSON."""
-    methods: tuple[str, ...] = ("GET",)
+    method: str = "GET"
     tag: str = "model"
+    extra: dict[str, Any] | None = None
+    """The OpenAPI description of a body that is not JSON."""
 
 
 ROUTES = (
-    Route("/embed", "embed", schemas.EmbedAnswer, ("POST",), "places"),
+    Route("/embed", "embed", schemas.EmbedAnswer, "POST", "places"),
     Route("/embed", "embed_one", schemas.EmbedAnswer, tag="places"),
+    Route("/embed/binary", "embed_bytes", RAW, "POST", "places", {"requestBody": {"required": True, **RAW}}),
     Route("/place", "place", schemas.PlaceAnswer, tag="places"),
-    Route("/similar", "similar", schemas.SimilarAnswer, ("POST",), "places"),
+    Route("/similar", "similar", schemas.SimilarAnswer, "POST", "places"),
     Route("/compare", "compare", schemas.CompareAnswer, tag="places"),
-    Route("/predict", "predict", schemas.PredictAnswer, ("POST",), "places"),
+    Route("/predict", "predict", schemas.PredictAnswer, "POST", "places"),
     Route("/sites", "sites", schemas.SitesAnswer),
     Route("/cells", "cells", GEOJSON),
     Route("/tokens", "tokens", schemas.TokensAnswer),
@@ -74,6 +78,7 @@ ROUTES = (
 def build_app(served: Served, *, page: Path | None = None) -> Gate:
     """The application for one model; `page` is the folder of the built page, None serves the API alone."""
     require("fastapi", extra="serve", what="the server")
+    prometheus = require("prometheus_client", extra="serve", what="the server")
     from fastapi import FastAPI
     from fastapi.middleware.gzip import GZipMiddleware
 
@@ -90,12 +95,10 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
         docs_url=None,  # FastAPI's own pages load their scripts from elsewhere
         redoc_url=None,
     )
-    metrics = Metrics()
-    metrics.registry.register(_State(served))
+    registry = prometheus.CollectorRegistry()
+    registry.register(_State(served))
     _add_error_replies(app)
-    routes = Routes(served, metrics)
-    _add_routes(app, routes)
-    _add_binary_route(app, routes)
+    _add_routes(app, Routes(served, registry))
     if page is not None:
         _add_page(app, page)
     zipped = GZipMiddleware(app, minimum_size=GZIP_BYTES, compresslevel=6)
@@ -104,41 +107,28 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
         is_long = scope["type"] == "http" and scope["path"].startswith(GZIP_PATHS)
         await (zipped if is_long else app)(scope, receive, send)
 
-    return Gate(choose, served.settings, metrics)
+    return Gate(choose, served.settings, registry)
 
 
 def _add_routes(app: "FastAPI", routes: Routes) -> None:
-    for route in ROUTES:
-        described = route.answer if isinstance(route.answer, Mapping) else {"model": route.answer}
-        app.add_api_route(
-            route.path,
-            getattr(routes, route.function),
-            methods=list(route.methods),
-            tags=[route.tag],
-            response_model=None,
-            responses={200: {"description": "Done.", **described}, **REFUSALS},
-            operation_id=route.function,
-        )
-
-
-def _add_binary_route(app: "FastAPI", routes: Routes) -> None:
-    """The one route whose body is bytes."""
     from fastapi import Request
 
     async def embed_bytes(request: Request) -> Any:
         return await routes.embed_bytes(await request.body())
 
-    app.add_api_route(
-        "/embed/binary",
-        embed_bytes,
-        methods=["POST"],
-        tags=["places"],
-        response_model=None,
-        description=routes.embed_bytes.__doc__,
-        responses={200: {"description": "Done.", "content": {BINARY: {"schema": BYTES}}}, **REFUSALS},
-        openapi_extra={"requestBody": {"required": True, "content": {BINARY: {"schema": BYTES}}}},
-        operation_id="embed_bytes",
-    )
+    embed_bytes.__doc__ = routes.embed_bytes.__doc__
+    for route in ROUTES:
+        described = route.answer if isinstance(route.answer, Mapping) else {"model": route.answer}
+        app.add_api_route(
+            route.path,
+            embed_bytes if route.function == "embed_bytes" else getattr(routes, route.function),
+            methods=[route.method],
+            tags=[route.tag],
+            response_model=None,
+            responses={200: {"description": "Done.", **described}, **REFUSALS},
+            operation_id=route.function,
+            openapi_extra=route.extra,
+        )
 
 
 def check_built(folder: Path = STATIC) -> Path:
@@ -267,18 +257,10 @@ BACKLOG = 2048
 """Connections that may wait to be accepted."""
 
 
-class Address(NamedTuple):
-    """Where the server listens; port 0 takes any that is free."""
-
-    host: str = "127.0.0.1"
-    port: int = 8737
-
-
-def run_server(served: Served, address: Address, *, page: Path | None = None, open_browser: bool = False) -> None:
-    """Serve until interrupted; requests in progress have some seconds to finish."""
+def run_server(served: Served, host: str, port: int, *, page: Path | None = None, open_browser: bool = False) -> None:
+    """Serve until interrupted; requests in progress have some seconds to finish. Port 0 takes any that is free."""
     uvicorn = require("uvicorn", extra="serve", what="the server")
-    listener = _listen(address)
-    port = listener.getsockname()[1]
+    listener = _listen(host, port)
     config = uvicorn.Config(
         build_app(served, page=page),
         log_level="warning",
@@ -289,10 +271,9 @@ def run_server(served: Served, address: Address, *, page: Path | None = None, op
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    shown = f"[{address.host}]" if ":" in address.host else address.host
-    url = f"http://{shown}:{port}/"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"
     print(f"{'exploring' if page else 'serving'} {served.embedder.name} on {url} (stop with Ctrl-C)", flush=True)
-    if address.host not in LOOPBACK and served.settings.api_key is None:
+    if host not in LOOPBACK and served.settings.api_key is None:
         print(
             "tessearth: warning: every machine that reaches this one can send requests; set an --api-key",
             file=sys.stderr,
@@ -302,17 +283,17 @@ def run_server(served: Served, address: Address, *, page: Path | None = None, op
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """A socket that accepts connections already: a port in use is one clear line, and early clients wait."""
-    if not 0 <= address.port <= 65_535:
-        raise ConfigError(f"port is {address.port}; it must lie between 0 and 65535")
+    if not 0 <= port <= 65_535:
+        raise ConfigError(f"port is {port}; it must lie between 0 and 65535")
     try:
-        family, kind, proto, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        family, kind, proto, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, proto)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
         listener.listen(BACKLOG)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"cannot listen on {address.host}:{address.port}: {reason}; choose another --port") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port") from None
     return listener

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from tessearth.errors import ConfigError
 from tessearth.packages import require
+from tessearth.settings import check_at_least
 
 Kept = TypeVar("Kept")
 
@@ -45,9 +46,7 @@ class ServeSettings:
     """The key every request must carry (as X-API-Key, Bearer token or the page's cookie); None asks for none."""
 
     def __post_init__(self) -> None:
-        for name in ("max_points", "max_pending_points", "max_body_bytes", "max_labels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_at_least(self, 1, "max_points", "max_pending_points", "max_body_bytes", "max_labels")
         for name in ("timeout_s", "body_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
@@ -87,40 +86,10 @@ class Recent(Generic[Kept]):
         return self.put(key, make()) if found is None else found
 
 
+BINARY = "application/octet-stream"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 METHODS = ("GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE")
-
-
-class Metrics:
-    """Counts and times of requests for Prometheus; routes are labelled by their pattern, so labels stay few."""
-
-    def __init__(self) -> None:
-        prometheus = require("prometheus_client", extra="serve", what="the server")
-        self._write = prometheus.generate_latest
-        self.registry = prometheus.CollectorRegistry()
-        self._requests = prometheus.Counter(
-            "tessearth_requests_total",
-            "Requests answered, by route and status.",
-            ("method", "route", "status"),
-            registry=self.registry,
-        )
-        self._seconds = prometheus.Histogram(
-            "tessearth_request_seconds",
-            "Time to answer, by route.",
-            ("route",),
-            registry=self.registry,
-            buckets=SECONDS,
-        )
-
-    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a finished request."""
-        self._requests.labels(method if method in METHODS else "other", route, status).inc()
-        self._seconds.labels(route).observe(seconds)
-
-    def text(self) -> str:
-        """All metrics, one sample a line."""
-        return str(self._write(self.registry).decode())
 
 
 Scope = MutableMapping[str, Any]
@@ -143,14 +112,25 @@ class _Refused(Exception):  # noqa: N818
 
 
 class Gate:
-    """An ASGI application around another one that checks the rate, key, size and time of each request.
+    """An ASGI application around another one that checks and counts each request, by rate, key, size and time.
 
-    Refusals are JSON {"error": one line}.
+    Refusals are JSON {"error": one line}. Metrics label routes by their pattern, so labels stay few.
     """
 
-    def __init__(self, inner: Application, settings: ServeSettings, metrics: Metrics) -> None:
+    def __init__(self, inner: Application, settings: ServeSettings, registry: Any) -> None:
+        """`registry` is the one of prometheus-client that the metrics are written from."""
         security = require("fastapi.security", extra="serve", what="the server")
-        self.inner, self.settings, self.metrics = inner, settings, metrics
+        prometheus = require("prometheus_client", extra="serve", what="the server")
+        self.inner, self.settings = inner, settings
+        self._requests = prometheus.Counter(
+            "tessearth_requests_total",
+            "Requests answered, by route and status.",
+            ("method", "route", "status"),
+            registry=registry,
+        )
+        self._seconds = prometheus.Histogram(
+            "tessearth_request_seconds", "Time to answer, by route.", ("route",), registry=registry, buckets=SECONDS
+        )
         self.rates = Rates(settings.rate)
         self._keys = (
             security.APIKeyHeader(name="X-API-Key", auto_error=False),
@@ -181,12 +161,15 @@ class Gate:
         except (_Refused, TimeoutError) as error:
             if status:  # an answer that has begun cannot be taken back: let the connection break
                 raise
-            refusal = error if isinstance(error, _Refused) else _took_too_long(self.settings)
+            words = f"no answer within {self.settings.timeout_s:g} s; ask for less, or again in a moment"
+            refusal = error if isinstance(error, _Refused) else _Refused(503, words, {"retry-after": "5"})
             answer = JSONResponse({"error": str(refusal)}, refusal.status, refusal.headers)
             await answer(scope, receive, watch)
         finally:
             route = getattr(scope.get("route"), "path", None) or "other"
-            self.metrics.observe(scope["method"], route, status or 500, time.perf_counter() - start)
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._requests.labels(method, route, status or 500).inc()
+            self._seconds.labels(route).observe(time.perf_counter() - start)
 
     async def _check(self, scope: Scope) -> None:
         """Refuse a request by what its head says: too many from one client, no key, too large."""
@@ -261,8 +244,3 @@ async def _read_body(receive: Receive, settings: ServeSettings) -> Receive:
 def _too_large(settings: ServeSettings) -> _Refused:
     words = f"the body is larger than {settings.max_body_bytes} bytes; send fewer places at a time"
     return _Refused(413, words, {"connection": "close"})
-
-
-def _took_too_long(settings: ServeSettings) -> _Refused:
-    words = f"no answer within {settings.timeout_s:g} s; ask for less, or again in a moment"
-    return _Refused(503, words, {"retry-after": "5"})

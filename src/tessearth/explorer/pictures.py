@@ -59,26 +59,24 @@ def sample_world(values: Array, lat: Floats, lon: Floats) -> Array:
     height, width = values.shape[:2]
     row = np.clip((90.0 - lat) * (height / 180.0) - 0.5, 0, height - 1)
     column = np.mod(lon + 180.0, 360.0) * (width / 360.0) - 0.5
-    return _bilinear(values, row, column, wrap=True)
+    return _bilinear(values, row, column)
 
 
 def stretch(values: Array) -> Array:
     """Values (n + 1, n + 1, C) on the lattice from edge to edge of a tile, read at its pixels: (256, 256, C)."""
     at = (np.arange(TILE_PIXELS) + 0.5) / TILE_PIXELS * (len(values) - 1)
-    return _bilinear(values, at, at, wrap=False)
+    return _bilinear(values, at, at)
 
 
-def _bilinear(values: Array, row: Floats, column: Floats, *, wrap: bool) -> Array:
+def _bilinear(values: Array, row: Floats, column: Floats) -> Array:
+    """Values between rows, where the last row goes on, and between columns, where the first follows the last."""
     height, width = values.shape[:2]
     top, left = np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
-    down, right = ((row - top)[:, None, None], (column - left)[None, :, None])
-    below = np.minimum(top + 1, height - 1)
-    following = (left + 1) % width if wrap else np.minimum(left + 1, width - 1)
-    left = left % width
+    down, right = ((row - top)[:, None, None], (column - left)[None, :, None].astype(np.float32))
     # Rows first: a tile needs few rows of the grid, which leaves less work for the columns.
-    rows = values[top] * (1 - down).astype(np.float32) + values[below] * down.astype(np.float32)
-    right = right.astype(np.float32)
-    return np.asarray(rows[:, left] * (1 - right) + rows[:, following] * right)
+    below = values[np.minimum(top + 1, height - 1)]
+    rows = values[top] * (1 - down).astype(np.float32) + below * down.astype(np.float32)
+    return np.asarray(rows[:, left % width] * (1 - right) + rows[:, (left + 1) % width] * right)
 
 
 Bytes = npt.NDArray[np.uint8]
@@ -166,7 +164,7 @@ def whole_earth() -> bytes:
 @functools.lru_cache(maxsize=512)
 def base_tile(tile: Tile) -> bytes:
     """The Earth in natural colours, as PNG."""
-    rgb = sample_world(_world(SHRUNK_BY[min(tile.z, len(SHRUNK_BY) - 1)]), *tile.pixel_axes())
+    rgb = sample_world(_world(SHRUNK_BY[tile.z]), *tile.pixel_axes())
     return encode_png(rgb.round().astype(np.uint8) & KEPT_BITS)
 
 
@@ -194,9 +192,9 @@ def _pictures() -> GlobalRaster:
 @functools.lru_cache(maxsize=len(set(SHRUNK_BY)))
 def _world(factor: int) -> Array:
     """The raster averaged over squares of `factor` pixels, (H, W, 3)."""
-    level = _pictures().load()
-    pixels = level.planes.reshape(3, level.height + 2, level.width + 2)[:, 1:-1, 1:-1].transpose(1, 2, 0)
+    pixels = _pictures().load()[:, 1:-1, 1:-1].transpose(1, 2, 0)
     if factor == 1:
         return np.ascontiguousarray(pixels)
-    blocks = pixels.reshape(level.height // factor, factor, level.width // factor, factor, 3)
+    height, width, _ = pixels.shape
+    blocks = pixels.reshape(height // factor, factor, width // factor, factor, 3)
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))

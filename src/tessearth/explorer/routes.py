@@ -1,37 +1,23 @@
 """The routes: each reads its request, asks the served model, and answers."""
 
+import asyncio
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
-from tessearth.explorer import answers, pictures
-from tessearth.explorer.limits import CONTENT_TYPE, Metrics
-from tessearth.explorer.pictures import check_tile
+from tessearth.explorer import answers, pictures, schemas
+from tessearth.explorer.limits import BINARY, CONTENT_TYPE
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
-from tessearth.explorer.schemas import (
-    EmbedAnswer,
-    EmbedRequest,
-    HealthAnswer,
-    LayerAnswer,
-    PredictAnswer,
-    PredictRequest,
-    SimilarRequest,
-    WorldMap,
-)
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
 from tessearth.sphere import Floats, as_latlon, world_grid
 from tessearth.version import __version__
 from tessearth.zoo import is_untrained
 
-LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
-TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]
-
-BINARY = "application/octet-stream"
 JSON_NUMBERS = 2**20
 """Numbers in one answer: more take JSON seconds to write and binary none."""
 DIGITS = 8
@@ -39,7 +25,7 @@ DIGITS = 8
 MOST_ALIKE = 200
 SMALLEST_STEP = 1.0
 DAY = 86_400
-LAYERS: dict[LayerName, tuple[FieldName, tuple[str, ...]]] = {
+LAYERS: dict[schemas.LayerName, tuple[FieldName, tuple[str, ...]]] = {
     "embedding": ("embedding", ()),
     "sharpness": ("sharpness", ()),
     "token": ("attention", ("token",)),
@@ -52,12 +38,12 @@ LAYERS: dict[LayerName, tuple[FieldName, tuple[str, ...]]] = {
 class Routes:
     """The functions behind the routes: the model is asked through the batcher, other slow work runs in a worker."""
 
-    def __init__(self, served: Served, metrics: Metrics) -> None:
-        self.served, self.metrics, self.tiles = served, metrics, Tiles(served)
+    def __init__(self, served: Served, registry: Any) -> None:
+        self.served, self.registry, self.tiles = served, registry, Tiles(served)
         self._fixed: dict[str, bytes] = {}
         """JSON that stays the same while the model is served."""
 
-    async def embed(self, request: EmbedRequest) -> Any:
+    async def embed(self, request: schemas.EmbedRequest) -> Any:
         """Turn places into embeddings: one, or many in the order given."""
         places = self._places(request)
         most = JSON_NUMBERS // self.served.embedder.dim
@@ -70,11 +56,13 @@ class Routes:
         if request.format == "binary":
             return _binary_reply(found)
         embedding = _rounded(found)
-        return _json_reply(EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding))
+        return _json_reply(
+            schemas.EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding)
+        )
 
     async def embed_one(self, lat: float, lon: float) -> Any:
         """The same for one place, by its coordinates in the address."""
-        return await self.embed(EmbedRequest(lat=lat, lon=lon))
+        return await self.embed(schemas.EmbedRequest(lat=lat, lon=lon))
 
     async def embed_bytes(self, body: bytes) -> Any:
         """Places as little-endian float64 pairs (lat, lon); embeddings as little-endian float32 rows."""
@@ -88,9 +76,9 @@ class Routes:
         """The labels of a place, and the model's support, tokens and sites there."""
         place = as_latlon((lat, lon))
         explained = await self.served.explain(place)
-        return _json_reply(await self.served.work(answers.answer_place, place, explained))
+        return _json_reply(await asyncio.to_thread(answers.answer_place, place, explained))
 
-    async def similar(self, request: SimilarRequest) -> Any:
+    async def similar(self, request: schemas.SimilarRequest) -> Any:
         """The places on land most similar to one place."""
         place = as_latlon((request.lat, request.lon))
         if not 1 <= request.count <= MOST_ALIKE:
@@ -100,14 +88,14 @@ class Routes:
         land = self.served.land
         (query,) = await self.served.embed(place[None])
         find = answers.answer_similar
-        return _json_reply(await self.served.work(find, land, place, query, request.count, request.apart_km))
+        return _json_reply(await asyncio.to_thread(find, land, place, query, request.count, request.apart_km))
 
     async def compare(self, lat1: float, lon1: float, lat2: float, lon2: float) -> Any:
         """The similarity of two places, and their distance."""
         places = as_latlon([(lat1, lon1), (lat2, lon2)])
         land = self.served.land
         embeddings = await self.served.embed(places)
-        return _json_reply(await self.served.work(answers.compare_places, land, places, embeddings))
+        return _json_reply(await asyncio.to_thread(answers.compare_places, land, places, embeddings))
 
     async def sites(self) -> Any:
         """Every site: its position, its sharpness, and the area nearest to it."""
@@ -140,7 +128,7 @@ class Routes:
             raise UnknownNameError(f"no record of sites came with {name}: serve a run's weights or add --trajectories")
         return _json_reply(answers.describe_migration(record, share=share, frames=frames, seed=seed))
 
-    async def predict(self, request: PredictRequest) -> Any:
+    async def predict(self, request: schemas.PredictRequest) -> Any:
         """Fit a probe on labelled places and answer with its scores and its map."""
         if len(request.lat) > self.served.settings.max_labels:
             raise ConfigError(f"{len(request.lat)} labels are too many: send at most {self.served.settings.max_labels}")
@@ -151,30 +139,33 @@ class Routes:
             raise ConfigError(f"step_degrees is {step:g}; it must be at least {SMALLEST_STEP:g}")
         cells = None if step is None else world_grid(step)
         embeddings = await self.served.embed(places)
-        probe = await self.served.work(fit_probe, request.name[:200], target, places, embeddings)
+        probe = await asyncio.to_thread(fit_probe, request.name[:200], target, places, embeddings)
         self.served.probes.put(probe.key, probe)
-        drawn = None if cells is None or step is None else await self._world_map(probe, cells, step)
+        drawn = None
+        if step is not None and cells is not None:
+            values = await asyncio.to_thread(probe.fit.predict, await self.served.embed(cells.reshape(-1, 2)))
+            grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
+            drawn = schemas.WorldMap(step_degrees=step, values=_rounded(grid))
         return _json_reply(_describe_probe(probe, drawn))
 
-    async def layers(self) -> list[LayerAnswer]:
+    async def layers(self) -> list[schemas.LayerAnswer]:
         """The layers of the map this model has, and the progress of each."""
         return [self._layer(name) for name in LAYERS if self._has(name)]
 
     async def legend(
         self,
-        layer: LayerName,
+        layer: schemas.LayerName,
         token: int | None = None,
         lat: float | None = None,
         lon: float | None = None,
         probe: str | None = None,
     ) -> Any:
         """The meaning of a layer's colours."""
-        found = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
-        return _json_reply(found.legend)
+        return _json_reply((await self.tiles.layer(layer, token, _optional_place(lat, lon), probe)).legend)
 
     async def tile(
         self,
-        layer: TileName,
+        layer: schemas.TileName,
         z: int,
         x: int,
         y: int,
@@ -185,27 +176,27 @@ class Routes:
         sea: bool = True,
     ) -> Any:
         """A square of the map as PNG, 256 pixels wide; `earth` is the base. Without `sea` only land is painted."""
-        tile = check_tile(z, x, y)
+        tile = pictures.check_tile(z, x, y)
         if layer == "earth":
             if z > pictures.DEEPEST_BASE_ZOOM:
                 raise UnknownNameError(f"there is no tile {z}/{x}/{y}: z ends at {pictures.DEEPEST_BASE_ZOOM}")
-            return _reply(await self.served.work(pictures.base_tile, tile), "image/png", max_age=DAY)
-        drawn = await self.tiles.layer(layer, token=token, place=_optional_place(lat, lon), probe=probe)
+            return _reply(await asyncio.to_thread(pictures.base_tile, tile), "image/png", max_age=DAY)
+        drawn = await self.tiles.layer(layer, token, _optional_place(lat, lon), probe)
         return _reply(await self.tiles.draw(drawn, tile, sea=sea), "image/png", max_age=3600)
 
     async def earth(self) -> Any:
         """The whole Earth in one picture: tile 0/0/0 of the base, 1024 pixels wide, as JPEG."""
-        return _reply(await self.served.work(pictures.whole_earth), "image/jpeg", max_age=DAY)
+        return _reply(await asyncio.to_thread(pictures.whole_earth), "image/jpeg", max_age=DAY)
 
     async def picture(self, lat: float, lon: float) -> Any:
         """A place seen from above, 710 km from edge to edge, as PNG."""
-        return _reply(await self.served.work(pictures.picture_of, as_latlon((lat, lon))), "image/png", max_age=DAY)
+        return _reply(await asyncio.to_thread(pictures.picture_of, as_latlon((lat, lon))), "image/png", max_age=DAY)
 
-    async def health(self) -> HealthAnswer:
+    async def health(self) -> schemas.HealthAnswer:
         """Whether the server works, and the model it serves."""
         served, settings = self.served, self.served.settings
         limits = ("max_points", "max_body_bytes", "max_labels", "rate", "timeout_s")
-        return HealthAnswer(
+        return schemas.HealthAnswer(
             status="ok" if served.ready else "starting",
             version=__version__,
             model=served.embedder.name,
@@ -221,9 +212,11 @@ class Routes:
 
     async def metrics_text(self) -> Any:
         """Counts and times for Prometheus."""
-        return _reply(self.metrics.text().encode(), CONTENT_TYPE)
+        from prometheus_client import generate_latest
 
-    def _places(self, request: EmbedRequest) -> Floats:
+        return _reply(generate_latest(self.registry), CONTENT_TYPE)
+
+    def _places(self, request: schemas.EmbedRequest) -> Floats:
         for given in (request.points, request.lat, request.lon):
             if isinstance(given, list):
                 self._check_count(len(given))
@@ -233,16 +226,16 @@ class Routes:
         if count > self.served.settings.max_points:
             raise ConfigError(f"{count} places are too many: send at most {self.served.settings.max_points} at a time")
 
-    def _has(self, name: LayerName) -> bool:
+    def _has(self, name: schemas.LayerName) -> bool:
         field = LAYERS[name][0]
         if name == "embedding" and "embedding" in self.served.fields and self.served.components is None:
             return False
         return field == "embedding" or (self.served.num_tokens if field == "attention" else self.served.num_sites) > 0
 
-    def _layer(self, name: LayerName) -> LayerAnswer:
+    def _layer(self, name: schemas.LayerName) -> schemas.LayerAnswer:
         field, needs = LAYERS[name]
         query = "&".join(f"{need}={{{need}}}" for need in needs)
-        return LayerAnswer(
+        return schemas.LayerAnswer(
             name=name,
             ready=field in self.served.fields,
             progress=self.served.progress.get(field, 0.0),
@@ -254,23 +247,17 @@ class Routes:
     async def _fixed_reply(self, key: str, make: Callable[[], object]) -> Any:
         """An answer that stays the same, written once."""
         if key not in self._fixed:
-            self._fixed[key] = await self.served.work(lambda: _to_json(make()))
+            self._fixed[key] = await asyncio.to_thread(lambda: _to_json(make()))
         return _reply(self._fixed[key], "application/json")
-
-    async def _world_map(self, probe: FittedProbe, cells: Floats, step: float) -> WorldMap:
-        found = await self.served.embed(cells.reshape(-1, 2))
-        values = await self.served.work(probe.fit.predict, found)
-        grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
-        return WorldMap(step_degrees=step, values=_rounded(grid))
 
 
 def _optional_place(lat: float | None, lon: float | None) -> Floats | None:
     return None if lat is None or lon is None else as_latlon((lat, lon))
 
 
-def _describe_probe(probe: FittedProbe, drawn: WorldMap | None) -> PredictAnswer:
+def _describe_probe(probe: FittedProbe, drawn: schemas.WorldMap | None) -> schemas.PredictAnswer:
     is_class = probe.target.kind == "classify"
-    return PredictAnswer(
+    return schemas.PredictAnswer(
         probe=probe.key,
         name=probe.name,
         kind=probe.target.kind,

@@ -10,6 +10,8 @@ KNOWN_ONLY: dict[str, Any] = {"extra": "forbid"}
 """Unknown fields are refused."""
 
 Numbers = float | list[float]
+LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
+TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,6 @@ from tessearth.plotting import Components, fit_components
 from tessearth.sphere import EARTH_RADIUS_KM, Cells, Floats, build_cells, world_grid
 
 Array = npt.NDArray[Any]
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 FieldName = Literal["embedding", "attention", "sharpness"]
 
 ROUND_POINTS = 8192
@@ -51,17 +49,15 @@ class _Job:
 
     def __init__(self, function: Callable[[Floats], Array], latlon: Floats) -> None:
         self.function, self.latlon, self.done = function, latlon, 0
-        self.rows: Array | None = None
+        self.parts: list[Array] = []
         self.future: asyncio.Future[Array] = asyncio.get_running_loop().create_future()
 
     def put(self, rows: Array) -> None:
         """Take the rows of the next places."""
-        if self.rows is None:
-            self.rows = np.empty((len(self.latlon), *rows.shape[1:]), dtype=rows.dtype)
-        self.rows[self.done : self.done + len(rows)] = rows
+        self.parts.append(rows)
         self.done += len(rows)
         if self.done == len(self.latlon) and not self.future.done():
-            self.future.set_result(self.rows)
+            self.future.set_result(np.concatenate(self.parts))
 
 
 class Batcher:
@@ -165,7 +161,8 @@ PLACES_AT_ONCE = 2048
 KEPT_PROBES = 32
 FEWEST_SITES = 4
 """Fewer sites have no cells on a sphere."""
-WORKERS = 2
+WORKERS = 3
+"""Threads for the slow parts of answers (`asyncio.to_thread`) and for the preparation."""
 
 
 class Served:
@@ -200,10 +197,10 @@ class Served:
         self._explain = functools.partial(explain_places, embedder.encoder) if embedder.has_sites else None
         self._land: Land | None = None
         self._cells: dict[int, Cells] = {}
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="work")
         self._preparing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Served":
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(WORKERS, thread_name_prefix="work"))
         await self.batcher.__aenter__()
         self._preparing = asyncio.create_task(self._prepare())
         return self
@@ -211,7 +208,6 @@ class Served:
     async def __aexit__(self, *_: object) -> None:
         await _cancel(self._preparing)
         await self.batcher.__aexit__()
-        self._workers.shutdown(wait=True, cancel_futures=True)
 
     async def embed(self, latlon: Floats) -> Array:
         """Embeddings (N, D) of checked places (N, 2)."""
@@ -221,13 +217,6 @@ class Served:
         """The row of `explain_places` for one place (2,); None for a model without sites."""
         return None if self._explain is None else (await self.batcher.run(self._explain, place[None]))[0]
 
-    async def work(
-        self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Result:
-        """Run the slow part of an answer outside the event loop."""
-        call = functools.partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
-
     @property
     def num_sites(self) -> int:
         """Sites of all tessellations; 0 for a model without sites."""
@@ -236,8 +225,7 @@ class Served:
     @property
     def num_tokens(self) -> int:
         """Semantic tokens; 0 for a model without tokens."""
-        has_tokens = self.embedder.has_sites and self.embedder.encoder.tokens is not None
-        return int(self.embedder.encoder.config.num_tokens) if has_tokens else 0
+        return int(self.embedder.encoder.config.num_tokens) if self.embedder.has_sites else 0
 
     @property
     def ready(self) -> bool:
@@ -341,28 +329,26 @@ class Served:
             if kept is not None:
                 return kept
         found = np.empty(shape, dtype=dtype)
-        for start in range(0, len(places), PLACES_AT_ONCE):
-            some = slice(start, start + PLACES_AT_ONCE)
-            found[some] = await self._embed_patiently(places[some])
+        start = 0
+        while start < len(places):
             if name is not None:
                 self.progress[name] = start / len(places)
+            some = slice(start, start + PLACES_AT_ONCE)
+            try:
+                found[some] = await self.embed(places[some])
+                start = some.stop
+            except OverloadedError:  # requests come first
+                await asyncio.sleep(0.2)
         if self.cache is not None:
             await asyncio.to_thread(self.cache.write, self.fingerprint, key, found)
         return found
-
-    async def _embed_patiently(self, places: Floats) -> Array:
-        while True:
-            try:
-                return await self.embed(places)
-            except OverloadedError:
-                await asyncio.sleep(0.2)
 
     def _open_trajectory(self, given: str | PathLike[str] | None) -> Trajectory | None:
         if not self.embedder.has_sites:
             if given is None:
                 return None
             raise ConfigError(f"{self.embedder.name} has no sites whose trajectories {given} could hold")
-        path = find_trajectory(self.embedder.name) if given is None else given
+        path = given or find_trajectory(self.embedder.name)
         if path is None:
             return None
         record = read_trajectory(path)

@@ -1,5 +1,6 @@
 """Map layers and their tiles: read off the world maps at low zooms, computed for the tile at high zooms."""
 
+import asyncio
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,25 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, UnknownNameError
+from tessearth.explorer import pictures
 from tessearth.explorer.answers import site_fields
 from tessearth.explorer.limits import Recent
-from tessearth.explorer.pictures import (
-    HEAT,
-    SCALE,
-    Tile,
-    class_colours,
-    encode_png,
-    grid_of,
-    on_ramp,
-    ramp,
-    sample_world,
-    stretch,
-    to_rgb,
-)
-from tessearth.explorer.probes import FittedProbe
 from tessearth.explorer.schemas import Legend
 from tessearth.explorer.session import FieldName, Served
-from tessearth.plotting import Components
 from tessearth.sphere import Floats, is_land
 
 Array = npt.NDArray[Any]
@@ -58,47 +45,20 @@ class Layer(NamedTuple):
     legend: Legend
 
 
-def embedding_layer(components: Components) -> Layer:
-    """Three independent components of the embedding as one colour."""
-    unmixing, shift = components.unmixing.astype(np.float32), (components.mean @ components.unmixing).astype(np.float32)
-    painted = components._replace(mean=np.zeros(3), unmixing=np.eye(3))
-    note = "Places of one colour have similar embeddings: three independent components as lightness and hue."
-    return Layer(
-        key=("embedding",),
-        field="embedding",
-        values=lambda rows: rows.astype(np.float32) @ unmixing - shift,
-        paint=lambda values: (painted.colours(values) * 255).round().astype(np.uint8),
-        legend=Legend(kind="colours", title="Embedding", colours=[], note=note),
-    )
-
-
 def scale_layer(
     key: tuple[object, ...], field: FieldName, values: Callable[[Array], Array], legend: Legend, high: float
 ) -> Layer:
     """One number for each place on the legend's scale of colours, which ends at `high` of the number's unit."""
-    table, low = ramp(tuple(legend.colours)), legend.low or 0.0
+    table, low = pictures.ramp(tuple(legend.colours)), legend.low or 0.0
 
     def paint(numbers: Array) -> npt.NDArray[np.uint8]:
-        return on_ramp(numbers[..., 0], low, high, table, logarithmic=legend.logarithmic)
+        return pictures.on_ramp(numbers[..., 0], low, high, table, logarithmic=legend.logarithmic)
 
     return Layer(key, field, values, paint, legend)
 
 
-def prediction_layer(probe: FittedProbe) -> Layer:
-    """The predictions of a probe everywhere."""
-    key = ("prediction", probe.key)
-    if probe.target.kind == "regress":
-        legend = Legend(kind="scale", title=probe.name, low=probe.low, high=probe.high, colours=list(SCALE))
-        return scale_layer(key, "embedding", probe.decide, legend, probe.high)
-    colours, codes = class_colours(len(probe.target.classes)), probe.fit.classes
-    assert codes is not None
-    table, legend = to_rgb(colours), Legend(kind="classes", title=probe.name, colours=colours)
-    return Layer(key, "embedding", probe.decide, lambda values: table[codes[values.argmax(-1)]], legend)
-
-
-def cosines(query: Array) -> Callable[[Array], Array]:
-    """A function from embeddings (N, D) to their cosines with one (D,), (N, 1)."""
-    unit = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
+def cosines(unit: Array) -> Callable[[Array], Array]:
+    """A function from embeddings (N, D) to their cosines with one of unit length (D,), (N, 1)."""
 
     def values(rows: Array) -> Array:
         wide = rows.astype(np.float32)
@@ -116,9 +76,9 @@ class Tiles:
         self._pictures: Recent[bytes] = Recent(KEPT_PICTURES)
         self._grids: Recent[Array] = Recent(KEPT_GRIDS)
         self._lattices: Recent[Array] = Recent(KEPT_LATTICES)
-        self._layers: Recent[Layer] = Recent(KEPT_LAYERS)
+        self._similar: Recent[Layer] = Recent(KEPT_LAYERS)
 
-    async def draw(self, layer: Layer, tile: Tile, *, sea: bool) -> bytes:
+    async def draw(self, layer: Layer, tile: pictures.Tile, *, sea: bool) -> bytes:
         """A layer's tile as PNG; without `sea`, only land is painted."""
         if tile.z > DEEPEST_FIELD_ZOOM:
             raise UnknownNameError(f"there is no tile {tile.z}/{tile.x}/{tile.y}: z ends at {DEEPEST_FIELD_ZOOM}")
@@ -126,33 +86,54 @@ class Tiles:
         if kept is not None:
             return kept
         rows = None if tile.z <= WORLD_ZOOM else await self._lattice(layer.field, tile)
-        content = await self.served.work(self._draw, layer, tile, rows, sea)
+        content = await asyncio.to_thread(self._draw, layer, tile, rows, sea)
         return self._pictures.put((layer.key, tile, sea), content)
 
-    async def layer(
-        self, name: str, *, token: int | None = None, place: Floats | None = None, probe: str | None = None
-    ) -> Layer:
+    async def layer(self, name: str, token: int | None, place: Floats | None, probe: str | None) -> Layer:
         """A layer by name and by the token, place or probe it shows."""
         if name == "embedding":
             return self._embedding()
         if name == "sharpness":
-            return self._layers.find("sharpness", self._sharpness)
+            return self._sharpness()
         if name == "token":
             return self._token(token)
         if name == "similarity":
             return await self._similarity(place)
-        found = None if probe is None else self.served.probes.get(probe)
-        if found is None:
-            raise UnknownNameError(
-                f"there is no probe {probe!r}: POST labels to /predict first (old ones are forgotten)"
-            )
-        return prediction_layer(found)
+        return self._prediction(probe)
 
     def _embedding(self) -> Layer:
+        """Three independent components of the embedding as one colour."""
         self.served.field("embedding")
-        if self.served.components is None:
+        components = self.served.components
+        if components is None:
             raise UnknownNameError(f"embeddings of {self.served.embedder.name} have too few directions for colours")
-        return embedding_layer(self.served.components)
+        unmixing = components.unmixing.astype(np.float32)
+        shift = (components.mean @ components.unmixing).astype(np.float32)
+        painted = components._replace(mean=np.zeros(3), unmixing=np.eye(3))
+        note = "Places of one colour have similar embeddings: three independent components as lightness and hue."
+        return Layer(
+            key=("embedding",),
+            field="embedding",
+            values=lambda rows: rows.astype(np.float32) @ unmixing - shift,
+            paint=lambda values: (painted.colours(values) * 255).round().astype(np.uint8),
+            legend=Legend(kind="colours", title="Embedding", colours=[], note=note),
+        )
+
+    def _prediction(self, key: str | None) -> Layer:
+        """The predictions of a probe everywhere."""
+        probe = None if key is None else self.served.probes.get(key)
+        if probe is None:
+            raise UnknownNameError(f"there is no probe {key!r}: POST labels to /predict first (old ones are forgotten)")
+        layer_key = ("prediction", probe.key)
+        if probe.target.kind == "regress":
+            legend = Legend(
+                kind="scale", title=probe.name, low=probe.low, high=probe.high, colours=list(pictures.SCALE)
+            )
+            return scale_layer(layer_key, "embedding", probe.decide, legend, probe.high)
+        colours, codes = pictures.class_colours(len(probe.target.classes)), probe.fit.classes
+        assert codes is not None
+        table, legend = pictures.to_rgb(colours), Legend(kind="classes", title=probe.name, colours=colours)
+        return Layer(layer_key, "embedding", probe.decide, lambda values: table[codes[values.argmax(-1)]], legend)
 
     def _sharpness(self) -> Layer:
         low, high = np.percentile(self._on_land("sharpness"), (1, 99)).tolist()
@@ -164,7 +145,7 @@ class Tiles:
             low=low,
             high=high,
             logarithmic=True,
-            colours=list(SCALE),
+            colours=list(pictures.SCALE),
             note="Sharper sites tell neighbours apart; blunter ones smooth over a region.",
         )
         return scale_layer(("sharpness",), "sharpness", lambda rows: rows, legend, high)
@@ -175,70 +156,67 @@ class Tiles:
         if token is None or not 0 <= token < count:
             given = "no token was named" if token is None else f"there is no token {token}"
             raise UnknownNameError(f"{given}: add token=0 to token={count - 1}")
-        attention = self._on_land("attention")
-
-        def make() -> Layer:
-            high = max(1e-4, float(np.percentile(attention[:, token], BRIGHTEST)))
-            legend = Legend(
-                kind="scale",
-                title=f"Token {token}",
-                unit="% of attention",
-                low=0.0,
-                high=100 * high,
-                colours=list(HEAT),
-                note="The share of the model's attention to tokens that this token gets.",
-            )
-            return scale_layer(("token", token), "attention", lambda rows: rows[:, token : token + 1], legend, high)
-
-        return self._layers.find(("token", token), make)
+        high = max(1e-4, float(np.percentile(self._on_land("attention")[:, token], BRIGHTEST)))
+        legend = Legend(
+            kind="scale",
+            title=f"Token {token}",
+            unit="% of attention",
+            low=0.0,
+            high=100 * high,
+            colours=list(pictures.HEAT),
+            note="The share of the model's attention to tokens that this token gets.",
+        )
+        return scale_layer(("token", token), "attention", lambda rows: rows[:, token : token + 1], legend, high)
 
     async def _similarity(self, place: Floats | None) -> Layer:
         if place is None:
             raise ConfigError("no place was named: add lat= and lon= in degrees")
         key = ("similarity", *np.round(place, 4).tolist())
-        kept = self._layers.get(key)
+        kept = self._similar.get(key)
         if kept is not None:
             return kept
         keys = self.served.land.keys
         (query,) = await self.served.embed(place[None])
-        cosine = keys @ (query / max(float(np.linalg.norm(query)), 1e-12))
+        unit = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
         legend = Legend(
             kind="scale",
             title="Likeness",
             unit="cosine",
-            low=min(float(np.percentile(cosine, LOWEST_SHOWN)), 0.999),
+            low=min(float(np.percentile(keys @ unit, LOWEST_SHOWN)), 0.999),
             high=1.0,
-            colours=list(HEAT),
+            colours=list(pictures.HEAT),
             note="The similarity of each place to the one chosen.",
         )
-        return self._layers.put(key, scale_layer(key, "embedding", cosines(query), legend, 1.0))
+        return self._similar.put(key, scale_layer(key, "embedding", cosines(unit), legend, 1.0))
 
     def _on_land(self, name: FieldName) -> Array:
         """A map's rows on land (n, C): seas, where nothing was learned, must not set the scale."""
         field = self.served.field(name)
         return self._grids.find(("land", name), lambda: field[is_land(self.served.places)])
 
-    async def _lattice(self, field: FieldName, tile: Tile) -> Array:
+    async def _lattice(self, field: FieldName, tile: pictures.Tile) -> Array:
         """A field's rows on the lattice from edge to edge of a tile."""
         self.served.check_field(field)
         kept = self._lattices.get((field, tile))
         if kept is not None:
             return kept
-        places = grid_of(*tile.axes(np.arange(LATTICE_STEPS + 1) / LATTICE_STEPS)).reshape(-1, 2)
+        places = pictures.grid_of(*tile.axes(np.arange(LATTICE_STEPS + 1) / LATTICE_STEPS)).reshape(-1, 2)
         if field == "embedding":
             return self._lattices.put((field, tile), (await self.served.embed(places)).astype(np.float16))
-        attention, sharpness = await self.served.work(site_fields, self.served.embedder.encoder, places)
+        attention, sharpness = await asyncio.to_thread(site_fields, self.served.embedder.encoder, places)
         self._lattices.put(("attention", tile), attention)
         self._lattices.put(("sharpness", tile), sharpness)
         return sharpness if field == "sharpness" else attention
 
-    def _draw(self, layer: Layer, tile: Tile, rows: Array | None, sea: bool) -> bytes:
+    def _draw(self, layer: Layer, tile: pictures.Tile, rows: Array | None, sea: bool) -> bytes:
         if rows is None:
-            values = sample_world(self._grids.find(layer.key, lambda: self._world_values(layer)), *tile.pixel_axes())
+            values = pictures.sample_world(
+                self._grids.find(layer.key, lambda: self._world_values(layer)), *tile.pixel_axes()
+            )
         else:
             side = LATTICE_STEPS + 1
-            values = stretch(layer.values(rows).reshape(side, side, -1))
-        return encode_png(layer.paint(values), None if sea else _land_of(tile))
+            values = pictures.stretch(layer.values(rows).reshape(side, side, -1))
+        return pictures.encode_png(layer.paint(values), None if sea else _land_of(tile))
 
     def _world_values(self, layer: Layer) -> Array:
         field = self.served.field(layer.field)
@@ -248,6 +226,6 @@ class Tiles:
 
 
 @functools.lru_cache(maxsize=KEPT_MASKS)
-def _land_of(tile: Tile) -> npt.NDArray[np.bool_]:
+def _land_of(tile: pictures.Tile) -> npt.NDArray[np.bool_]:
     """The pixels of a tile that are land, (256, 256)."""
-    return is_land(grid_of(*tile.pixel_axes()))
+    return is_land(pictures.grid_of(*tile.pixel_axes()))

@@ -9,45 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tessearth import plotting
 from tessearth.encoder import TRAJECTORIES, read_trajectory
 from tessearth.errors import ConfigError
 from tessearth.evaluation import split_names
-from tessearth.figures.request import Request
-from tessearth.figures.scores import find_run, predict, read_metrics, read_scores, score_top_k
-from tessearth.plotting import (
-    COLUMN_CM,
-    DPI,
-    PAGE_CM,
-    SUFFIXES,
-    Floats,
-    Pixels,
-    Score,
-    View,
-    add_colour_bar,
-    animate_migration,
-    check_figure_path,
-    check_token,
-    draw_cells,
-    draw_embeddings,
-    draw_losses,
-    draw_migration,
-    draw_performance,
-    draw_predictions,
-    draw_retrieval,
-    draw_sharpness,
-    draw_site_embeddings,
-    draw_sites,
-    draw_token_map,
-    draw_token_use,
-    land_at,
-    most_telling,
-    most_used,
-    new_figure,
-    paper_style,
-    save_figure,
-    to_latlon,
-    top_places,
-)
+from tessearth.figures.request import Request, find_run, predict, read_metrics, read_scores, score_top_k
+from tessearth.plotting import Floats, Pixels, Score, View
 from tessearth.settings import Registry
 from tessearth.sphere import build_cells, fibonacci_lattice
 from tessearth.storage import write_bytes
@@ -75,27 +42,28 @@ def draw(kind: str, request: Request) -> Any:
     return KINDS[kind].draw(request)
 
 
-def check_figure(kind: str, path: str | PathLike[str], dpi: int = DPI) -> None:
+def check_figure(kind: str, path: str | PathLike[str], dpi: int = plotting.DPI) -> None:
     """Refuse an unknown kind, a file that cannot be written and unusable dots per inch, before any work."""
     KINDS[kind]
     if not 20 <= dpi <= 2400:
         raise ConfigError(f"dpi is {dpi}; it must lie between 20 and 2400")
-    out = check_figure_path(path, (*SUFFIXES, ANIMATION) if kind == "migration" else SUFFIXES)
+    animated = (ANIMATION,) if kind == "migration" else ()
+    out = plotting.check_figure_path(path, (*plotting.SUFFIXES, *animated))
     if not out.parent.is_dir():
         raise ConfigError(f"there is no folder {out.parent} to write {out.name} into")
 
 
-def write_figure(kind: str, request: Request, path: str | PathLike[str], dpi: int = DPI) -> None:
+def write_figure(kind: str, request: Request, path: str | PathLike[str], dpi: int = plotting.DPI) -> None:
     """Draw a figure in the paper's style and write it; migration to a .gif is an animation."""
     check_figure(kind, path, dpi)
-    with paper_style():
+    with plotting.paper_style():
         if Path(path).suffix.lower() != ANIMATION:
-            save_figure(draw(kind, request), path, dpi)
+            plotting.save_figure(draw(kind, request), path, dpi)
             return
         trajectory = read_trajectory(find_run(request.model, request.run) / TRAJECTORIES)
         style: dict[str, Any] = {} if request.width_cm is None else {"width_cm": request.width_cm}
         style |= {"share": request.share, "seed": request.seed, "frames": request.frames}
-        write_bytes(path, animate_migration(trajectory, request.view, **style))
+        write_bytes(path, plotting.animate_migration(trajectory, request.view, **style))
 
 
 def _on_map(paint: Callable[[Any, Request], str], request: Request, below_cm: float = 0.35) -> Any:
@@ -107,80 +75,82 @@ def _on_map(paint: Callable[[Any, Request], str], request: Request, below_cm: fl
 
 def _sites(axis: Any, request: Request) -> str:
     xyz = request.positions()
-    draw_sites(axis, xyz, request.view)
+    plotting.draw_sites(axis, xyz, request.view)
     return f"{len(xyz):,} sites"
 
 
 def _sharpness(axis: Any, request: Request) -> str:
     tau = request.voronoi().sharpness().detach().cpu().numpy()
-    draw_sharpness(axis, request.positions(), tau, request.view, share=request.share, seed=request.seed)
+    plotting.draw_sharpness(axis, request.positions(), tau, request.view, share=request.share, seed=request.seed)
     return f"sharpness of {request.share:.0%} of {len(tau):,} sites"
 
 
 def _cells(axis: Any, request: Request) -> str:
     cells = build_cells(request.positions())
-    draw_cells(axis, cells, request.view)
+    plotting.draw_cells(axis, cells, request.view)
     return f"Voronoi cells of {len(cells.sites):,} sites"
 
 
 def _site_embeddings(axis: Any, request: Request) -> str:
     embeddings = request.voronoi().embeddings.detach().cpu().numpy()
     columns = request.columns or 1200
-    draw_site_embeddings(axis, request.positions(), embeddings, request.view, columns=columns)
+    plotting.draw_site_embeddings(axis, request.positions(), embeddings, request.view, columns=columns)
     return "site embeddings by nearest cell (three independent components)"
 
 
 def _embeddings(axis: Any, request: Request) -> str:
-    draw_embeddings(axis, request.embedder.embed, request.view, columns=request.columns or 500)
+    plotting.draw_embeddings(axis, request.embedder.embed, request.view, columns=request.columns or 500)
     return "location embeddings (three independent components)"
 
 
 def _migration(axis: Any, request: Request) -> str:
     trajectory = read_trajectory(find_run(request.model, request.run) / TRAJECTORIES)
-    draw_migration(axis, trajectory.positions, request.view, share=request.share, seed=request.seed)
+    plotting.draw_migration(axis, trajectory.positions, request.view, share=request.share, seed=request.seed)
     return f"site migration over {trajectory.steps[-1] - trajectory.steps[0]:,} steps"
 
 
 def _token(axis: Any, request: Request) -> str:
     pixels = request.pixels(400)
     attention = request.attention(pixels.latlon[pixels.shown])
-    on_land = land_at(pixels, request.view)[pixels.shown]
-    telling = most_telling(attention[on_land] if on_land.any() else attention, 1)[0]
-    token = check_token(telling if request.token is None else request.token, attention.shape[1])
-    drawn = draw_token_map(axis, pixels, attention[:, token], request.view)
-    add_colour_bar(axis, drawn, "attention (%)", extend="max")
+    on_land = plotting.land_at(pixels, request.view)[pixels.shown]
+    telling = plotting.most_telling(attention[on_land] if on_land.any() else attention, 1)[0]
+    token = plotting.check_token(telling if request.token is None else request.token, attention.shape[1])
+    drawn = plotting.draw_token_map(axis, pixels, attention[:, token], request.view)
+    plotting.add_colour_bar(axis, drawn, "attention (%)", extend="max")
     return f"where token {token} is attended to"
 
 
 def _tokens_sheet(request: Request) -> Any:
     pixels = request.pixels(160)
     attention = request.attention(pixels.latlon[pixels.shown])
-    chosen = most_used(attention, SHEET_TOKENS)
+    chosen = plotting.most_used(attention, SHEET_TOKENS)
     rows = -(-len(chosen) // SHEET_COLUMNS)
-    width = request.width_cm or PAGE_CM
+    width = request.width_cm or plotting.PAGE_CM
     shape = pixels.shown.shape
     height = rows * (width / SHEET_COLUMNS * shape[0] / shape[1] + 0.42) + 1.2
-    figure, axes = new_figure(width, height, rows, SHEET_COLUMNS)
+    figure, axes = plotting.new_figure(width, height, rows, SHEET_COLUMNS)
     for axis, token in zip(np.ravel(axes), chosen, strict=False):
-        drawn = draw_token_map(axis, pixels, _relative(attention[:, token]), request.view, plain=True, highest=1.0)
-        axis.set_title(f"token {token} (to {100 * _peak(attention[:, token]):.2g} %)", fontsize=6, pad=1.5)
+        peak = _peak(attention[:, token])
+        share = np.minimum(attention[:, token] / peak, 1.0)
+        drawn = plotting.draw_token_map(axis, pixels, share, request.view, plain=True, highest=1.0)
+        axis.set_title(f"token {token} (to {100 * peak:.2g} %)", fontsize=6, pad=1.5)
     for axis in np.ravel(axes)[len(chosen) :]:
         axis.set_axis_off()
-    add_colour_bar(list(np.ravel(axes)), drawn, "attention (% of the token's own highest)", shrink=0.4)
+    plotting.add_colour_bar(list(np.ravel(axes)), drawn, "attention (% of the token's own highest)", shrink=0.4)
     return figure
 
 
 def _tokens_best(request: Request) -> Any:
     pixels = request.pixels(300)
     attention = request.attention(pixels.latlon[pixels.shown])
-    on_land = land_at(pixels, request.view)
+    on_land = plotting.land_at(pixels, request.view)
     land, beneath = pixels.latlon[on_land], attention[on_land[pixels.shown]]
-    chosen = most_telling(beneath, min(BEST_TOKENS, attention.shape[1]))
-    tops = [top_places(land, beneath[:, token], TOP_TILES) for token in chosen]
+    chosen = plotting.most_telling(beneath, min(BEST_TOKENS, attention.shape[1]))
+    tops = [plotting.top_places(land, beneath[:, token], TOP_TILES) for token in chosen]
     tiles = request.tiles(np.concatenate(tops))
     pictures = tiles.pictures.reshape(len(chosen), TOP_TILES, *tiles.pictures.shape[1:])
-    width = request.width_cm or PAGE_CM
-    figure, _ = new_figure(width, 0.62 * width)
+    width = request.width_cm or plotting.PAGE_CM
+    figure, _ = plotting.new_figure(width, 0.62 * width)
     figure.clear()
     for part, token, latlon, shown in zip(figure.subfigures(2, 2).flat, chosen, tops, pictures, strict=False):
         _tiles_over_map(part, request.view, pixels, attention[:, token], latlon, shown, token)
@@ -190,42 +160,37 @@ def _tokens_best(request: Request) -> Any:
 
 
 def _token_use(request: Request) -> Any:
-    _, axis = new_figure(request.width_cm or COLUMN_CM)
-    attention = request.attention(to_latlon(fibonacci_lattice(QUERY_PLACES).numpy()))
-    return draw_token_use(axis, attention).figure
+    _, axis = plotting.new_figure(request.width_cm or plotting.COLUMN_CM)
+    attention = request.attention(plotting.to_latlon(fibonacci_lattice(QUERY_PLACES).numpy()))
+    return plotting.draw_token_use(axis, attention).figure
 
 
 def _training(request: Request) -> Any:
-    figure, axes = new_figure(request.width_cm or PAGE_CM, 6.0, 1, 2)
+    figure, axes = plotting.new_figure(request.width_cm or plotting.PAGE_CM, 6.0, 1, 2)
     rows = read_metrics(find_run(request.model, request.run))
-    draw_losses(axes[0], rows)
-    draw_retrieval(axes[1], rows)
+    plotting.draw_losses(axes[0], rows)
+    plotting.draw_retrieval(axes[1], rows)
     return figure
 
 
 def _performance(request: Request) -> Any:
     scores = _scores(request)
     measures = [name for name in ("accuracy", "r2") if not np.isnan([getattr(s, name) for s in scores]).all()]
-    figure, axes = new_figure(request.width_cm or PAGE_CM, 5.6, 1, len(measures))
+    figure, axes = plotting.new_figure(request.width_cm or plotting.PAGE_CM, 5.6, 1, len(measures))
     for axis, measure in zip(np.ravel(axes), measures, strict=True):
-        draw_performance(axis, scores, measure, x=request.x)  # type: ignore[arg-type]
+        plotting.draw_performance(axis, scores, measure, x=request.x)  # type: ignore[arg-type]
     return figure
 
 
 def _scores(request: Request) -> Sequence[Score]:
-    """The scores at hand, those of the table, or those of the model with fewer sites kept."""
-    if request.scores:
-        return request.scores
+    """The scores of the table, or those of the model with fewer sites kept."""
     if request.table is not None:
         return read_scores(Path(request.table), request.x, _values_of_runs(request.also))
     if request.x != "top_k":
         raise ConfigError("performance is drawn from a table: give --table FILE, and what was varied with --set x=NAME")
-    return score_top_k(request.model, _powers_up_to(len(request.positions())), device=request.device)
-
-
-def _powers_up_to(sites: int) -> list[int]:
-    """1, 4, 16 ... and the number of sites itself."""
-    return [*(4**i for i in range(16) if 4**i < sites), sites]
+    sites = len(request.positions())
+    kept = [*(4**i for i in range(16) if 4**i < sites), sites]  # 1, 4, 16 ... and all
+    return score_top_k(request.model, kept, device=request.device)
 
 
 def _values_of_runs(text: str) -> dict[str, float]:
@@ -240,7 +205,7 @@ def _values_of_runs(text: str) -> dict[str, float]:
 def _predictions(request: Request) -> Any:
     models = [request.model, *(split_names(request.models) if request.models else [])]
     told = request.predicted or predict(models, request.task, device=request.device)
-    return draw_predictions(told, request.view, width_cm=request.width_cm or PAGE_CM)
+    return plotting.draw_predictions(told, request.view, width_cm=request.width_cm or plotting.PAGE_CM)
 
 
 def _tiles_over_map(
@@ -257,14 +222,10 @@ def _tiles_over_map(
             f"{abs(lat):.0f}°{'N' if lat >= 0 else 'S'} {abs(lon):.0f}°{'E' if lon >= 0 else 'W'}", labelpad=1.5
         )
     axes["tile1" if len(tiles) > 1 else "tile0"].set_title(f"token {token}", pad=2)
-    drawn = draw_token_map(axes["map"], pixels, attention, view, plain=True)
+    drawn = plotting.draw_token_map(axes["map"], pixels, attention, view, plain=True)
     points = view.project(latlon)
     axes["map"].scatter(*points.T, s=9, facecolors="none", edgecolors="#56B4E9", linewidths=0.9, zorder=6)
-    add_colour_bar(axes["map"], drawn, "attention (%)", location="right", shrink=0.8, aspect=16, extend="max")
-
-
-def _relative(attention: Array) -> Array:
-    return np.minimum(attention / _peak(attention), 1.0)
+    plotting.add_colour_bar(axes["map"], drawn, "attention (%)", location="right", shrink=0.8, aspect=16, extend="max")
 
 
 def _peak(attention: Array) -> float:

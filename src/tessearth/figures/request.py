@@ -1,23 +1,34 @@
-"""What a figure shows, and where its numbers come from: a model, a run, a table, predictions."""
+"""What a figure shows, and where its numbers come from: a model, a run, a table of scores, predictions of probes."""
 
-import typing
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
 
+from tessearth import evaluation
+from tessearth.devices import find_device
 from tessearth.embedding import Embedder
-from tessearth.errors import ConfigError, CoordinateError
-from tessearth.figures.scores import STORE, find_run
+from tessearth.encoder import TRAJECTORIES
+from tessearth.errors import ConfigError, CoordinateError, DataError, TableError
+from tessearth.evaluation import Outcome, Task
 from tessearth.imagery import FeatureStore, SourceRecipe, build_source, to_picture
 from tessearth.plotting import COLUMN_CM, SHARE, Floats, Pixels, Predicted, Score, View, build_view, new_figure
-from tessearth.settings import did_you_mean
+from tessearth.settings import Kind, from_plain, read_value
 from tessearth.sphere import check_latlon
+from tessearth.zoo import shipped_folder
 
 Array = npt.NDArray[Any]
+
+METRICS_FILE, STORE = "metrics.jsonl", "features"
+MEANS = "-means"
+"""How a study's rows name the two means of a split: of accuracies, then of R2."""
 
 EXPLAIN_AT_ONCE = 8192
 """Places whose attention is computed in one call, which bounds the memory of their site weights."""
@@ -64,8 +75,6 @@ class Request(Settings):
     table: str | None = None
     """A file of scores: csv, or a study's jsonl."""
     width_cm: float | None = None
-    scores: Sequence[Score] = ()
-    """Scores already at hand; otherwise they are read from the table."""
     predicted: Predicted | None = None
     """Predictions already at hand; otherwise they are worked out."""
 
@@ -140,18 +149,9 @@ class Tiles(NamedTuple):
 
 
 def read_settings(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Settings by name as a `Request` takes them; an unknown name or a text of another type is a ConfigError."""
-    hints = typing.get_type_hints(Settings)
-    found: dict[str, Any] = {}
-    for name, text in texts.items():
-        if name not in hints:
-            raise ConfigError(f"a figure has no setting named {name!r}{did_you_mean(name, hints)}")
-        kind = next(kind for kind in (int, float, str) if kind in (hints[name], *typing.get_args(hints[name])))
-        try:
-            found[name] = kind(text)
-        except ValueError:
-            raise ConfigError(f"{name} is {text!r}, not a {'whole ' if kind is int else ''}number") from None
-    return found
+    """Settings by name as a `Request` takes them, from texts; an unknown name or another type is a ConfigError."""
+    settings = from_plain(Settings, {name: read_value(text) for name, text in texts.items()})
+    return {name: getattr(settings, name) for name in texts}
 
 
 def read_view(projection: str | None, region: str | None, center: str | None) -> View:
@@ -164,3 +164,158 @@ def read_view(projection: str | None, region: str | None, center: str | None) ->
         raise CoordinateError(f"center is {center!r}; give LAT,LON in degrees such as 45,10") from None
     check_latlon(np.array([lat, lon]))
     return build_view(projection, region, (lat, lon))
+
+
+def find_run(model: str, run: str | None) -> Path:
+    """The folder of a training run: the one named, a shipped model's own, else the one whose weights the model is."""
+    if run is not None:
+        if not Path(run).is_dir():
+            raise DataError(f"there is no run folder {run}")
+        return Path(run)
+    lies = shipped_folder(model) or Path(model)
+    for folder in (lies, *lies.parents[:2]):
+        if (folder / METRICS_FILE).is_file() or (folder / TRAJECTORIES).is_file():
+            return folder
+    raise ConfigError(f"{model} lies in no run folder; name the folder of its training with --run DIR")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics, in the order they were written."""
+    rows = _read_rows(folder / METRICS_FILE)
+    if not any("training" in row for row in rows):
+        raise DataError(f"{folder / METRICS_FILE} has no row of training losses")
+    return rows
+
+
+def read_scores(path: Path, x: str, also: Mapping[str, float] | None = None) -> list[Score]:
+    """Scores against what was varied, from a csv or a study's jsonl.
+
+    A csv has a column `x` names ("sites"), and accuracy and r2, one or both; split may be a fourth. A study's rows are
+    named "K-1024": `x` is what stands before the number, and `also` says what other runs ("base") had, as in
+    {"base": 4096}.
+    """
+    scores = _from_study(path, x, also or {}) if path.suffix == ".jsonl" else _from_csv(path, x)
+    if len({score.x for score in scores}) < 2:
+        raise TableError(f"{path} has {len({score.x for score in scores})} values of {x}; a curve needs at least 2")
+    return sorted(scores)
+
+
+def _from_csv(path: Path, x: str) -> list[Score]:
+    try:
+        table = pa.csv.read_csv(path)
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+    names = table.column_names
+    if x not in names or not {"accuracy", "r2"} & set(names):
+        raise TableError(f"{path} has columns {', '.join(names)}; it needs {x}, and accuracy or r2 or both")
+    try:
+        return [
+            Score(float(row[x]), str(row.get("split", "")), _number(row.get("accuracy")), _number(row.get("r2")))
+            for row in table.to_pylist()
+        ]
+    except (TypeError, ValueError):
+        raise TableError(f"{path} has text or blanks where numbers belong ({x}, accuracy, r2)") from None
+
+
+def _from_study(path: Path, x: str, also: Mapping[str, float]) -> list[Score]:
+    scores = []
+    for row in _read_rows(path):
+        name = str(row.get("run", ""))
+        value = also.get(name, _after(name, f"{x}-"))
+        if value is None:
+            continue
+        for key, means in row.items():
+            if key.endswith(MEANS):
+                accuracy, r2 = means
+                scores.append(Score(value, key.removesuffix(MEANS), float(accuracy), float(r2)))
+    return scores
+
+
+def _after(name: str, prefix: str) -> float | None:
+    try:
+        return float(name.removeprefix(prefix)) if name.startswith(prefix) else None
+    except ValueError:
+        return None
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None or value == "" else float(value)
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as one JSON object a line: {str(error).splitlines()[0]}") from None
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path} holds no JSON objects, one a line")
+    return rows
+
+
+TOP_K_TASKS = ("koppen", "country", "temperature", "elevation")
+"""Two of each kind: their means are what the curves show."""
+
+
+def predict(models: Sequence[str], task_name: str, *, split: str = "random", device: str | None = None) -> Predicted:
+    """The predictions of a ridge probe on each model's embeddings, at held-out places."""
+    task = evaluation.load_task(task_name)
+    rows = task.split or evaluation.build_splits(split, task.latlon)[0]
+    said = {}
+    for group in evaluation.read_models(list(models)):
+        outcome = _probe(Embedder(group.members[0], device=device), [task], rows)[0]
+        if outcome.prediction is None:
+            raise DataError(f"{group.label} on {task.name}: {outcome.reason}")
+        value = evaluation.score(task.kind, task.target[rows.test], outcome.prediction)
+        said[f"{group.label} ({evaluation.METRICS[task.kind][0]} {value:.3f})"] = outcome.prediction
+    return Predicted(
+        latlon=task.latlon[rows.test],
+        truth=task.target[rows.test],
+        said=said,
+        unit=task.unit,
+        classes=task.classes if task.kind == "classify" else None,
+    )
+
+
+def score_top_k(model: str, kept: Sequence[int], *, split: str = "random", device: str | None = None) -> list[Score]:
+    """Mean accuracy and mean R2 of ridge probes when only the `k` largest site weights of a place are kept."""
+    tasks = [evaluation.load_task(name) for name in TOP_K_TASKS]
+    if any(not np.array_equal(task.latlon, tasks[0].latlon) for task in tasks):
+        tasks = _at_common_places(tasks)
+    rows = evaluation.build_splits(split, tasks[0].latlon)[0]
+    scores = []
+    for k in kept:
+        embedder = Embedder(model, device=device, top_k=k)
+        if not embedder.has_sites:
+            raise ConfigError(f"{model} has no sites to keep: top-k is for Voronoi encoders")
+        told = _probe(embedder, tasks, rows)
+        means = [_mean_score(told, kind, rows) for kind in ("classify", "regress")]
+        scores.append(Score(float(k), split, *means))
+    return scores
+
+
+def _mean_score(told: Sequence[Outcome], kind: Kind, rows: evaluation.Split) -> float:
+    """The mean over the tasks of a kind that a probe could be fitted to."""
+    able = [(one.task, one.prediction) for one in told if one.task.kind == kind and one.prediction is not None]
+    return float(np.mean([evaluation.score(kind, task.target[rows.test], said) for task, said in able]))
+
+
+def _probe(embedder: Embedder, tasks: Sequence[Task], rows: evaluation.Split) -> list[Outcome]:
+    embedded = np.asarray(embedder.embed(tasks[0].latlon), dtype=np.float32)
+    sides = evaluation.Sides(train=embedded[rows.train], test=embedded[rows.test])
+    return evaluation.run_probe("ridge", tasks, sides, rows, few=False, device=find_device(str(embedder.device)))
+
+
+def _at_common_places(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks at the places all of them know, in the order of the first."""
+    # A place as one complex number, which numpy compares as a whole.
+    places = [np.ascontiguousarray(task.latlon).view(np.complex128)[:, 0] for task in tasks]
+    common = tasks[0].latlon[np.logical_and.reduce([np.isin(places[0], other) for other in places])]
+    if not len(common):
+        raise DataError("the tasks of a top-k curve share no places")
+    rows = [evaluation.rows_within(common, task.latlon) for task in tasks]
+    return [
+        replace(task, latlon=common, target=task.target[at], countries=None)
+        for task, at in zip(tasks, rows, strict=True)
+    ]

@@ -9,27 +9,22 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import safetensors.numpy
 import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.imagery.components import write_components
 from tessearth.imagery.image_encoders.base import ImageEncoder
-from tessearth.imagery.reading import (
-    Chunk,
-    PlaceReader,
-    build_places,
-    build_source,
-    load_or_fit_encoder,
-    read_ahead,
-)
+from tessearth.imagery.reading import Chunk, PlaceReader, build_places, build_source, load_or_fit_encoder, read_ahead
 from tessearth.imagery.recipe import FeatureRecipe, made_with
 from tessearth.imagery.source import Source
 from tessearth.imagery.store import (
     CHUNK_PLACES,
+    COMPONENTS,
+    DIRECTIONS,
     ENCODERS,
     FEATURES,
     FORMAT,
@@ -44,26 +39,33 @@ from tessearth.imagery.store import (
     write_manifest,
     write_places,
 )
-from tessearth.storage import JOURNAL, ArrayFile, Job, Place, locked_folder, open_pool, remove_unfinished, reserve
+from tessearth.storage import (
+    JOURNAL,
+    ArrayFile,
+    Job,
+    Place,
+    atomic_write,
+    checksum,
+    locked_folder,
+    open_pool,
+    remove_unfinished,
+    reserve,
+    write_bytes,
+)
 
+Floats = npt.NDArray[np.float64]
+Device = str | torch.device
 Progress = Callable[[int, int], None]
 """Called with the number of places done and of all places."""
 WRITERS, CHUNKS_TO_WRITE = 3, 8
 """Threads that write, and how many chunks they hold: a GPU does not wait for checksums and the disk."""
 
 
-class Worker(NamedTuple):
-    """One source with the encoder that reads it."""
-
-    source: Source
-    encoder: ImageEncoder
-
-
 def build_store(
     recipe: FeatureRecipe,
     path: str | Path,
     *,
-    device: str | torch.device = "cpu",
+    device: Device = "cpu",
     readers: int = 2,
     processes: int = 0,
     progress: Progress | None = None,
@@ -76,65 +78,55 @@ def build_store(
     neither on them nor on interruptions.
     """
     path = Path(path)
-    if _is_finished(path):
-        return _open_finished(recipe, path)
+    if _is_finished(recipe, path):
+        return FeatureStore(path)
     busy = DataError(f"another process is making {path}; wait for it, or choose another --out")
     with locked_folder(path, busy=busy, keep_lock=False):
-        if _is_finished(path):  # by another process, a moment ago
-            return _open_finished(recipe, path)
+        if _is_finished(recipe, path):  # by another process, a moment ago
+            return FeatureStore(path)
         remove_unfinished(path, path / ENCODERS)
         sources = [build_source(each) for each in recipe.sources]
         places = build_places(recipe.places, sources[0], recipe.sources[0].kind)
-        workers = [
-            Worker(source, load_or_fit_encoder(recipe, number, source, places, path, device))
-            for number, source in enumerate(sources)
+        encoders = [
+            load_or_fit_encoder(recipe, number, source, places, path, device) for number, source in enumerate(sources)
         ]
-        manifest = _prepare(recipe, path, workers, places, chunk_places)
-        job = _open_job(path, manifest)
-        rows = {
-            number: range(start, min(start + chunk_places, len(places.latlon)))
-            for number, start in enumerate(range(0, len(places.latlon), chunk_places))
-        }
+        manifest = _prepare(recipe, path, list(zip(sources, encoders, strict=True)), places, chunk_places)
+        job, count = _open_job(path, manifest), len(places.latlon)
+        rows = [range(start, min(start + chunk_places, count)) for start in range(0, count, chunk_places)]
         missing = job.missing(len(rows))
-        finished = len(places.latlon) - sum(len(rows[number]) for number in missing)
+        finished = count - sum(len(rows[number]) for number in missing)
         report = progress or (lambda done, total: None)
-        report(finished, len(places.latlon))
-        reader = PlaceReader(sources, places.latlon, recipe)
-        waiting = ((number, rows[number]) for number in missing)
+        report(finished, count)
+        reader, waiting = PlaceReader(sources, places.latlon, recipe), ((number, rows[number]) for number in missing)
         with (
             contextlib.closing(read_ahead(reader, waiting, threads=readers, processes=processes)) as chunks,
             open_pool("threads", WRITERS, advice="run it again") as writers,
         ):
             encoded = (
-                (number, (number, _encode(workers, tiles, recipe, rows[number].start))) for number, tiles in chunks
+                (number, (number, _encode(encoders, tiles, recipe, rows[number].start))) for number, tiles in chunks
             )
             for number, _ in writers.run(lambda chunk: job.put(*chunk), encoded, at_once=CHUNKS_TO_WRITE):
                 finished += len(rows[number])
-                report(finished, len(places.latlon))
-        manifest["chunks"] = [job.entries[number].sha256 for number in rows]
-        _finish(recipe, path, manifest, np.flatnonzero(~places.validation), device)
+                report(finished, count)
+        manifest["chunks"] = [job.entries[number].sha256 for number in range(len(rows))]
+        _finish(path, manifest, np.flatnonzero(~places.validation), device)
     return FeatureStore(path, verify=False)  # its checksums were taken from these very bytes a moment ago
 
 
-def _is_finished(path: Path) -> bool:
-    return is_store(path) and bool(read_manifest(path)["complete"])
-
-
-def _open_finished(recipe: FeatureRecipe, path: Path) -> FeatureStore:
-    store = FeatureStore(path)
-    _check_recipe(store.manifest, recipe, path)
-    return store
-
-
-def _check_recipe(manifest: dict[str, Any], recipe: FeatureRecipe, path: Path) -> None:
+def _is_finished(recipe: FeatureRecipe, path: Path) -> bool:
+    """Whether there is a finished store; one of another recipe, finished or not, is refused."""
+    if not is_store(path):
+        return False
+    manifest = read_manifest(path)
     if manifest["recipe_sha256"] != recipe.sha256():
         raise DataError(f"{path} is a store of another recipe; choose another --out, or remove it first")
+    return bool(manifest["complete"])
 
 
 def _prepare(
-    recipe: FeatureRecipe, path: Path, workers: list[Worker], places: Places, chunk_places: int
+    recipe: FeatureRecipe, path: Path, read_by: list[tuple[Source, ImageEncoder]], places: Places, chunk_places: int
 ) -> dict[str, Any]:
-    """Write everything but the features, or check that an interrupted store has the same recipe, files and versions."""
+    """Write everything but the features, or check that an interrupted store has the same files and versions."""
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -144,18 +136,17 @@ def _prepare(
         "places": len(places.latlon),
         "places_sha256": places_sha256(places),
         "views": recipe.views,
-        "width": sum(worker.encoder.width for worker in workers),
-        "widths": [worker.encoder.width for worker in workers],
+        "width": sum(encoder.width for _, encoder in read_by),
+        "widths": [encoder.width for _, encoder in read_by],
         "dtype": recipe.dtype,
         "chunk_places": chunk_places,
-        "sources": [{"source": w.source.describe(), "encoder": w.encoder.describe()} for w in workers],
+        "sources": [{"source": source.describe(), "encoder": encoder.describe()} for source, encoder in read_by],
         "made_with": made_with(),
     }
     manifest = json.loads(json.dumps(manifest))
     begun = is_store(path)
     if begun:
         old = read_manifest(path)
-        _check_recipe(old, recipe, path)
         for key in ("places_sha256", "sources", "made_with", "chunk_places", "widths"):
             if old.get(key) != manifest[key]:
                 raise DataError(f"{path} was begun with other {key.replace('_', ' ')}; remove it and begin again")
@@ -170,12 +161,10 @@ def _prepare(
 
 def _allocate(path: Path, shape: tuple[int, ...], dtype: str, *, keep: bool) -> None:
     """An empty array on disk, its room reserved now; `keep` leaves one that is there and can be read."""
-    try:
-        if keep:
+    if keep:
+        with contextlib.suppress(DataError):
             open_array(path, shape, dtype)
             return
-    except DataError:
-        pass
     try:
         np.lib.format.open_memmap(path, "w+", np.dtype(dtype), shape)
         with open(path, "r+b") as file:
@@ -199,11 +188,11 @@ def _open_job(path: Path, manifest: dict[str, Any]) -> Job:
     return job
 
 
-def _encode(workers: list[Worker], tiles: Chunk, recipe: FeatureRecipe, first: int) -> npt.NDArray[Any]:
+def _encode(encoders: list[ImageEncoder], tiles: Chunk, recipe: FeatureRecipe, first: int) -> npt.NDArray[Any]:
     """Tiles by source and view to features (places, views, width) in the stored type, all of them finite."""
     by_source = [
-        torch.stack([worker.encoder.encode(torch.from_numpy(view)) for view in views], dim=1)
-        for worker, views in zip(workers, tiles, strict=True)
+        torch.stack([encoder.encode(torch.from_numpy(view)) for view in views], dim=1)
+        for encoder, views in zip(encoders, tiles, strict=True)
     ]
     features = torch.cat(by_source, dim=-1)
     stored = features.to(getattr(torch, recipe.dtype))
@@ -219,19 +208,104 @@ def _encode(workers: list[Worker], tiles: Chunk, recipe: FeatureRecipe, first: i
     return stored.cpu().numpy()
 
 
-def _finish(
-    recipe: FeatureRecipe,
-    path: Path,
-    manifest: dict[str, Any],
-    training: npt.NDArray[np.int64],
-    device: str | torch.device,
-) -> None:
+def _finish(path: Path, manifest: dict[str, Any], training: npt.NDArray[np.int64], device: Device) -> None:
     """Add the components, and say that the store is complete once its features have reached the disk."""
     with open(path / FEATURES, "r+b") as file:
         os.fsync(file.fileno())
-    if recipe.pca:
-        manifest["components"] = write_components(
-            path, manifest, recipe.pca, training, balanced=recipe.balanced, flattening=recipe.flattening, device=device
-        )
+    if manifest["recipe"]["pca"]:
+        manifest["components"] = write_components(path, manifest, training, device)
     write_manifest(path, {**manifest, "complete": True})
     (path / JOURNAL).unlink(missing_ok=True)
+
+
+def write_components(
+    path: Path, manifest: dict[str, Any], training: npt.NDArray[np.int64], device: Device = "cpu"
+) -> dict[str, Any]:
+    """Find the leading directions of the training places' features and project all features onto them.
+
+    The recipe's `balanced` first multiplies each source's features by one number, so that all have the same total
+    variance and a feature's is 1 on average; its `flattening` divides every component by this power of its deviation,
+    taken relative to the first one's, so that the first stays as it is. Returns the manifest's entry about them.
+    """
+    features = open_array(path / FEATURES, feature_shape(manifest), manifest["dtype"])
+    recipe, width, step = manifest["recipe"], manifest["recipe"]["pca"], manifest["chunk_places"]
+    if width > features.shape[-1]:
+        raise ConfigError(f"pca is {width}, but features are only {features.shape[-1]} wide")
+    device = device if torch.device(device).type == "cuda" else "cpu"  # other accelerators have no float64
+    mean, covariance = _moments(features, training, step, device)
+    scale = _balance(covariance, manifest["widths"]) if recipe["balanced"] else np.ones(len(mean))
+    found = torch.linalg.eigh(torch.from_numpy(covariance * scale[:, None] * scale).to(device))
+    variance, directions = (part.cpu().numpy() for part in found)
+    variance, directions = variance[::-1], directions[:, ::-1]
+    # A decomposition leaves the sign open, a store must not: each direction's largest entry is positive.
+    directions = directions * np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(len(directions))])
+    directions = (directions * scale[:, None])[:, :width] / _deviation(variance[:width]) ** recipe["flattening"]
+    narrow = {
+        name: np.ascontiguousarray(value, dtype=np.float32)
+        for name, value in {"mean": mean, "directions": directions.T, "variance": variance[:width]}.items()
+    }
+    content = safetensors.numpy.save(narrow)
+    checksums = _project(path, features, mean, np.ascontiguousarray(directions), step, device)
+    write_bytes(path / DIRECTIONS, content)
+    return {
+        "width": width,
+        "share_of_variance": float(variance[:width].sum() / max(variance.sum(), 1e-300)),
+        "chunks": checksums,
+        "directions_sha256": checksum(content),
+    }
+
+
+def _project(
+    path: Path, features: npt.NDArray[Any], mean: Floats, directions: Floats, step: int, device: Device
+) -> list[str]:
+    """Write features less their mean along each direction, a chunk at a time; returns the chunks' checksums."""
+    checksums = []
+    onto, middle = torch.from_numpy(directions).to(device), torch.from_numpy(mean).to(device)
+    with atomic_write(path / COMPONENTS) as file:
+        shape = (*features.shape[:2], directions.shape[1])
+        header = {"descr": features.dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, len(features), step):
+            projected = (_at(features[start : start + step], device) - middle) @ onto
+            chunk = projected.to(getattr(torch, features.dtype.name)).cpu().numpy()
+            checksums.append(checksum(chunk))
+            file.write(chunk.data)
+    return checksums
+
+
+def _at(features: npt.NDArray[Any], device: Device) -> torch.Tensor:
+    """Features on a device in float64, sent as they are stored."""
+    return torch.from_numpy(np.array(features)).to(device).double()
+
+
+def _moments(
+    features: npt.NDArray[Any], training: npt.NDArray[np.int64], step: int, device: Device
+) -> tuple[Floats, Floats]:
+    """Mean (F,) and covariance (F, F) over training places and all views, in float64, a chunk at a time.
+
+    Values are shifted by the first place's before they are squared, so that large means do not eat the variance.
+    """
+    width = features.shape[-1]
+    shift = _at(features[training[0], 0], device)
+    total, products, count = torch.zeros_like(shift), shift.new_zeros(width, width), 0
+    for start in range(0, len(training), step):
+        rows = _at(features[training[start : start + step]], device).reshape(-1, width) - shift
+        total += rows.sum(dim=0)
+        products += rows.T @ rows
+        count += len(rows)
+    offset = total / count
+    covariance = products / count - torch.outer(offset, offset)
+    return (offset + shift).cpu().numpy(), covariance.cpu().numpy()
+
+
+def _balance(covariance: Floats, widths: list[int]) -> Floats:
+    """What each feature is multiplied with, (F,): one number per source."""
+    blocks = np.split(np.diag(covariance), np.cumsum(widths)[:-1])
+    scales = [np.sqrt(sum(widths) / len(widths) / max(float(block.sum()), 1e-300)) for block in blocks]
+    return np.repeat(scales, widths)
+
+
+def _deviation(variance: Floats) -> Floats:
+    """Deviations relative to the first one's, (width,); never so small that rounding noise would be blown up."""
+    relative: Floats = np.sqrt(np.maximum(variance / max(float(variance[0]), 1e-300), 1e-9))
+    return relative

@@ -13,7 +13,7 @@ from tessearth.errors import ConfigError
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS, build_image_encoder
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
-from tessearth.imagery.source import Source
+from tessearth.imagery.source import Source, Tiles
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
@@ -21,7 +21,6 @@ from tessearth.settings import did_you_mean
 from tessearth.sphere import sample_elsewhere, sample_land, sample_sphere, split_places
 from tessearth.storage import one_torch_thread, open_pool
 
-Tiles = npt.NDArray[np.float32]
 Chunk = list[list[Tiles]]
 """Tiles of consecutive places by source and view, (n, C, h, w) each."""
 

@@ -1,6 +1,7 @@
 """What a feature store is made of: places, imagery and frozen encoders. The `features` part of a recipe."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tessearth.errors import ConfigError, UnknownNameError
-from tessearth.imagery.views import ViewSettings
 from tessearth.settings import did_you_mean, from_plain
 from tessearth.version import __version__
 
@@ -46,10 +46,9 @@ class PlacesRecipe:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ConfigError(f"places.count is {self.count}; it must be at least 1")
-        if not 0 <= self.validation < 1:
-            raise ConfigError(f"places.validation is {self.validation}; it must lie in [0, 1)")
-        if not 0 <= self.elsewhere < 1:
-            raise ConfigError(f"places.elsewhere is {self.elsewhere}; it must lie in [0, 1)")
+        for name in ("validation", "elsewhere"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"places.{name} is {getattr(self, name)}; it must lie in [0, 1)")
         if self.elsewhere and self.where != "land":
             raise ConfigError(f"places.elsewhere adds to places over land, but places.where is {self.where!r}")
 
@@ -72,6 +71,29 @@ class SourceRecipe:
 
     encoder_options: dict[str, Any] = field(default_factory=dict)
     """Settings of the encoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSettings:
+    """Which changes a view may undergo."""
+
+    flip: bool = True
+    """Mirror left to right and top to bottom, each for half of the views."""
+
+    rotation: Literal["none", "quarter", "any"] = "quarter"
+    """Turn not at all, by a multiple of 90 degrees (exact), or by any angle (bilinear, corners mirrored in)."""
+
+    blur_share: float = 0.5
+    """The share of views that are blurred."""
+
+    blur_pixels: tuple[float, float] = (0.1, 1.0)
+    """From how little to how much, as the Gaussian's standard deviation in pixels."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.blur_share <= 1:
+            raise ConfigError(f"blur_share is {self.blur_share}; it must lie in [0, 1]")
+        if not 0 < self.blur_pixels[0] <= self.blur_pixels[1]:
+            raise ConfigError(f"blur_pixels is {self.blur_pixels}; give the least, above 0, and the most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +153,14 @@ class FeatureRecipe:
 
 def load_recipe(name_or_path: str) -> FeatureRecipe:
     """The `features` part of a recipe and of those it is based on: a TOML file, or the name of one that comes along."""
-    values: dict[str, Any] = {}
-    for layer in read_layers(name_or_path):
-        values = lay_over(values, layer)
+    path = find_recipe(name_or_path)
+    values = functools.reduce(lay_over, read_layers(str(path)))
     if "features" not in values:
-        raise ConfigError(f"{find_recipe(name_or_path)} has no [features] table")
+        raise ConfigError(f"{path} has no [features] table")
     try:
         return from_plain(FeatureRecipe, values["features"], "features.")
     except ConfigError as error:
-        raise ConfigError(f"{find_recipe(name_or_path)}: {error}") from None
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def read_layers(name_or_path: str) -> list[dict[str, Any]]:

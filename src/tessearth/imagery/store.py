@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tessearth.errors import DataError
+from tessearth.errors import DataError, first_line
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.settings import from_plain
 from tessearth.storage import atomic_write, checksum, checksum_of_plain, write_bytes
@@ -57,7 +57,10 @@ class FeatureStore:
         self.recipe = from_plain(FeatureRecipe, self.manifest["recipe"])
         self.places = read_places(self.path, self.manifest)
         self.features = open_array(self.path / FEATURES, feature_shape(self.manifest), self.manifest["dtype"])
-        self.components = self._open_components()
+        self.components: npt.NDArray[Any] | None = None
+        if described := self.manifest.get("components"):
+            shape = (*self.features.shape[:2], described["width"])
+            self.components = open_array(self.path / COMPONENTS, shape, self.manifest["dtype"])
         if verify or (verify is None and self.features.nbytes <= VERIFIED_BYTES):
             self.verify()
 
@@ -111,14 +114,6 @@ class FeatureStore:
             "made_with": self.manifest["made_with"],
             "recipe_sha256": self.manifest["recipe_sha256"],
         }
-
-    def _open_components(self) -> npt.NDArray[Any] | None:
-        described = self.manifest.get("components")
-        if described is None:
-            return None
-        places, views, _ = feature_shape(self.manifest)
-        shape = (places, views, described["width"])
-        return open_array(self.path / COMPONENTS, shape, self.manifest["dtype"])
 
 
 def is_store(path: str | Path) -> bool:
@@ -174,7 +169,7 @@ def read_places(path: Path, manifest: dict[str, Any]) -> Places:
         latlon = np.stack([table["lat"].to_numpy(), table["lon"].to_numpy()], axis=-1)
         places = Places(latlon, np.asarray(table["validation"].to_numpy(zero_copy_only=False), dtype=np.bool_))
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         raise DataError(f"{path / PLACES} cannot be read: {first}") from None
     if places_sha256(places) != manifest["places_sha256"]:
         raise DataError(f"{path / PLACES} was changed: it does not match the manifest; make the store again")
@@ -191,7 +186,7 @@ def open_array(path: Path, shape: tuple[int, ...], dtype: str) -> npt.NDArray[An
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # damage makes the reader of array headers raise many kinds
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         raise DataError(f"{path} is damaged or missing: {first}") from None
     if array.shape != shape or array.dtype != np.dtype(dtype):
         raise DataError(f"{path} is {array.shape} of {array.dtype}, the manifest says {shape} of {dtype}")

@@ -5,69 +5,43 @@ meet those of another. A feature store that was interrupted and resumed at anoth
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.errors import ConfigError, DataError
+from tessearth.errors import DataError
+from tessearth.imagery.recipe import ViewSettings
 from tessearth.sphere import mix, mix_seed, to_unit
 
 DRAWS = 8
 """Random numbers set aside for each view of each place, so that a new kind of draw leaves the others as they were."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewSettings:
-    """Which changes a view may undergo."""
-
-    flip: bool = True
-    """Mirror left to right and top to bottom, each for half of the views."""
-
-    rotation: Literal["none", "quarter", "any"] = "quarter"
-    """Turn not at all, by a multiple of 90 degrees (exact), or by any angle (bilinear, corners mirrored in)."""
-
-    blur_share: float = 0.5
-    """The share of views that are blurred."""
-
-    blur_pixels: tuple[float, float] = (0.1, 1.0)
-    """From how little to how much, as the Gaussian's standard deviation in pixels."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.blur_share <= 1:
-            raise ConfigError(f"blur_share is {self.blur_share}; it must lie in [0, 1]")
-        if not 0 < self.blur_pixels[0] <= self.blur_pixels[1]:
-            raise ConfigError(f"blur_pixels is {self.blur_pixels}; give the least, above 0, and the most")
-
-
 class ViewParameters(NamedTuple):
-    """What happens to each of N tiles, in this order: rotate, crop, turn, flip, blur."""
+    """What happens to each of N tiles, in this order: rotate, crop, turn, flip, blur; (N,) each."""
 
     angle: Tensor
-    """Turn about the centre in radians, counter-clockwise, (N,)."""
+    """Turn about the centre in radians, counter-clockwise."""
     top: Tensor
-    """Where the crop begins, as a share of the room there is, (N,)."""
+    """Where the crop begins, as a share of the room there is."""
     left: Tensor
-    """The same from the left, (N,)."""
     turns: Tensor
-    """Quarter turns counter-clockwise, (N,)."""
+    """Quarter turns counter-clockwise."""
     mirrored: Tensor
-    """Whether left and right are exchanged, (N,)."""
+    """Whether left and right are exchanged."""
     upside_down: Tensor
-    """Whether top and bottom are exchanged, (N,)."""
     blur: Tensor
-    """Standard deviation of the blur in pixels, 0 for none, (N,)."""
+    """Standard deviation of the blur in pixels, 0 for none."""
 
 
 def augment(
     tiles: Tensor,
     *,
-    indices: Iterable[int],
+    indices: Sequence[int],
     view: int,
     seed: int,
     size: int | None = None,
@@ -77,16 +51,33 @@ def augment(
 
     `indices` are the places' numbers, one for each tile: with seed and view they fix what happens to it.
     """
-    chosen = settings or ViewSettings()
-    return apply_view(tiles, view_parameters(seed, indices, view, chosen), size, chosen)
+    if len(tiles) != len(indices):
+        raise DataError(f"{len(indices)} indices were given for {len(tiles)} tiles; give one for each")
+    settings = settings or ViewSettings()
+    drawn = view_parameters(seed, indices, view, settings)
+    if settings.rotation == "any":
+        tiles = rotate(tiles, drawn.angle)
+    if size is not None:
+        tiles = crop(tiles, size, drawn.top, drawn.left)
+    if settings.rotation == "quarter":
+        tiles = quarter_turn(tiles, drawn.turns)
+    if settings.flip:
+        tiles = flip(tiles, drawn.mirrored, drawn.upside_down)
+    # The reach comes from the settings, not from the widest blur of this batch: a tile must not feel its neighbours.
+    reach = math.ceil(3 * settings.blur_pixels[1])
+    return blur(tiles, drawn.blur, reach) if settings.blur_share > 0 else tiles
 
 
 def view_parameters(
-    seed: int, indices: Iterable[int], view: int, settings: ViewSettings | None = None
+    seed: int, indices: Sequence[int], view: int, settings: ViewSettings | None = None
 ) -> ViewParameters:
     """What a view does to each place, drawn from (seed, place, view) and nothing else."""
     chosen = settings or ViewSettings()
-    angle, top, left, turns, mirrored, upside_down, blurred, blur = torch.from_numpy(_uniform(seed, indices, view))
+    # Numbers in [0, 1), (DRAWS, N): a hash of seed, view, place and draw, one after another.
+    places = np.fromiter(indices, dtype=np.int64).astype(np.uint64)
+    state = mix(mix_seed(seed) ^ np.uint64(view % 2**64))
+    hashed = mix(mix(state ^ places) ^ np.arange(1, DRAWS + 1, dtype=np.uint64)[:, None])
+    angle, top, left, turns, mirrored, upside_down, blurred, blur = torch.from_numpy(to_unit(hashed))
     least, most = chosen.blur_pixels
     none = torch.zeros_like(angle)
     return ViewParameters(
@@ -100,23 +91,6 @@ def view_parameters(
     )
 
 
-def apply_view(tiles: Tensor, parameters: ViewParameters, size: int | None, settings: ViewSettings) -> Tensor:
-    """Tiles (N, C, H, W) as the parameters say, cropped to `size` pixels a side unless that is None."""
-    if len(tiles) != len(parameters.top):
-        raise DataError(f"{len(parameters.top)} indices were given for {len(tiles)} tiles; give one for each")
-    if settings.rotation == "any":
-        tiles = rotate(tiles, parameters.angle)
-    if size is not None:
-        tiles = crop(tiles, size, parameters.top, parameters.left)
-    if settings.rotation == "quarter":
-        tiles = quarter_turn(tiles, parameters.turns)
-    if settings.flip:
-        tiles = flip(tiles, parameters.mirrored, parameters.upside_down)
-    # The reach comes from the settings, not from the widest blur of this batch: a tile must not feel its neighbours.
-    reach = math.ceil(3 * settings.blur_pixels[1])
-    return blur(tiles, parameters.blur, reach) if settings.blur_share > 0 else tiles
-
-
 def centre_crop(tiles: Tensor, size: int) -> Tensor:
     """The middle of tiles, (N, C, H, W) to (N, C, size, size); of an odd margin the smaller part is above and left."""
     height, width = _room(tiles, size)
@@ -127,35 +101,32 @@ def centre_crop(tiles: Tensor, size: int) -> Tensor:
 def crop(tiles: Tensor, size: int, top: Tensor, left: Tensor) -> Tensor:
     """A square of each tile, (N, C, H, W) to (N, C, size, size), placed by shares in [0, 1) of the room there is."""
     height, width = _room(tiles, size)
-    steps = torch.arange(size)
-    rows = (top * (height + 1)).long()[:, None, None] + steps[:, None]
-    columns = (left * (width + 1)).long()[:, None, None] + steps
-    return _pick(tiles, rows, columns)
+    rows, columns = (top * (height + 1)).long(), (left * (width + 1)).long()
+    windows = tiles.unfold(2, size, 1).unfold(3, size, 1)  # all of them, as a view: (N, C, rows, columns, size, size)
+    return windows[torch.arange(len(tiles)), :, rows, columns].contiguous()
 
 
 def flip(tiles: Tensor, mirrored: Tensor, upside_down: Tensor) -> Tensor:
     """Exchange left and right where `mirrored` says, top and bottom where `upside_down` says, each (N,)."""
-    height, width = tiles.shape[-2:]
-    rows, columns = torch.arange(height)[:, None], torch.arange(width)
-    rows = torch.where(upside_down[:, None, None], height - 1 - rows, rows)
-    columns = torch.where(mirrored[:, None, None], width - 1 - columns, columns)
-    return _pick(tiles, rows, columns)
+    tiles = torch.where(mirrored[:, None, None, None], tiles.flip(3), tiles)
+    return torch.where(upside_down[:, None, None, None], tiles.flip(2), tiles)
 
 
 def quarter_turn(tiles: Tensor, turns: Tensor) -> Tensor:
     """Turn square tiles counter-clockwise by quarters, (N,)."""
-    size = _square(tiles)
-    row, column = torch.arange(size)[:, None].expand(size, size), torch.arange(size).expand(size, size)
-    last = size - 1
-    rows = torch.stack((row, column, last - row, last - column))[turns % 4]
-    columns = torch.stack((column, last - row, last - column, row))[turns % 4]
-    return _pick(tiles, rows, columns)
+    _check_square(tiles)
+    turned = tiles.clone()
+    for quarters in (1, 2, 3):
+        chosen = turns % 4 == quarters
+        turned[chosen] = tiles[chosen].rot90(quarters, (2, 3))
+    return turned
 
 
 def rotate(tiles: Tensor, angle: Tensor) -> Tensor:
     """Turn square tiles counter-clockwise about their centre by radians (N,); what lies outside is mirrored in."""
-    size = _square(tiles)
-    axis = ((2 * torch.arange(size, device=tiles.device) + 1) / size - 1).to(tiles)
+    _check_square(tiles)
+    size = tiles.shape[-1]
+    axis = ((2 * torch.arange(size) + 1) / size - 1).to(tiles)
     cosine, sine = (part.to(tiles)[:, None, None] for part in (angle.cos(), angle.sin()))
     across, down = axis, axis[:, None]
     grid = torch.stack((cosine * across - sine * down, sine * across + cosine * down), dim=-1)
@@ -173,13 +144,13 @@ def blur(tiles: Tensor, deviation: Tensor, reach: int) -> Tensor:
     weights = torch.exp(-0.5 * (steps / deviation.double().clamp_min(1e-3)[:, None]) ** 2)
     weights = (weights / weights.sum(dim=1, keepdim=True)).to(tiles)  # (N, taps)
     blurred = _along(_along(tiles, weights, reach, dim=2), weights, reach, dim=3)
-    return torch.where((deviation > 0).to(tiles.device)[:, None, None, None], blurred, tiles)
+    return torch.where((deviation > 0)[:, None, None, None], blurred, tiles)
 
 
 def _along(tiles: Tensor, weights: Tensor, reach: int, dim: int) -> Tensor:
     """Weighted sum of shifted copies along one side, weights (N, taps)."""
     size = tiles.shape[dim]
-    around = torch.arange(-reach, size + reach, device=tiles.device)
+    around = torch.arange(-reach, size + reach)
     mirrored = torch.where(around < 0, -1 - around, around)
     mirrored = torch.where(mirrored >= size, 2 * size - 1 - mirrored, mirrored)
     longer = tiles.index_select(dim, mirrored)
@@ -189,15 +160,6 @@ def _along(tiles: Tensor, weights: Tensor, reach: int, dim: int) -> Tensor:
     return total
 
 
-def _pick(tiles: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Pixels of each tile by row and column, broadcast to (N, h, w): (N, C, H, W) to (N, C, h, w)."""
-    width = tiles.shape[-1]
-    flat = (rows * width + columns).to(tiles.device)  # (N, h, w)
-    number, height, across = flat.shape
-    index = flat.view(number, 1, -1).expand(-1, tiles.shape[1], -1)
-    return tiles.flatten(2).gather(2, index).view(number, -1, height, across)
-
-
 def _room(tiles: Tensor, size: int) -> tuple[int, int]:
     height, width = tiles.shape[-2:]
     if not 1 <= size <= min(height, width):
@@ -205,15 +167,7 @@ def _room(tiles: Tensor, size: int) -> tuple[int, int]:
     return height - size, width - size
 
 
-def _square(tiles: Tensor) -> int:
+def _check_square(tiles: Tensor) -> None:
     height, width = tiles.shape[-2:]
     if height != width:
         raise DataError(f"tiles of {height} x {width} pixels cannot be turned; only square ones can")
-    return int(height)
-
-
-def _uniform(seed: int, indices: Iterable[int], view: int) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1), (DRAWS, N): a hash of seed, view, place and draw, one after another."""
-    places = np.fromiter(indices, dtype=np.int64).astype(np.uint64)
-    state = mix(mix_seed(seed) ^ np.uint64(view % 2**64))
-    return to_unit(mix(mix(state ^ places) ^ np.arange(1, DRAWS + 1, dtype=np.uint64)[:, None]))

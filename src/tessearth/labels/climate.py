@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import DataError
-from tessearth.labels.sources import MONTHS, Arrays, load_prepared, source_file
+from tessearth.labels.sources import SOURCES, Arrays, load_prepared, source_file
 from tessearth.packages import require
 from tessearth.sphere import Floats
 
@@ -72,37 +72,30 @@ def koppen_names() -> tuple[str, ...]:
     return tuple(name for _, name in rows[:-1])
 
 
-def temperature(latlon: Floats) -> Floats:
-    """The annual mean air temperature near the ground, degrees Celsius."""
-    return _grid("temperature").bilinear(latlon)
+def interpolate(name: str, latlon: Floats) -> Floats:
+    """A number of `ITU_GRIDS` at places (N, 2), between the four nodes around each.
+
+    Degrees Celsius of the yearly mean, or between the warmest and the coldest month; millimetres of rain in a mean
+    year; metres of the land above the sea around a place, 0 at sea.
+    """
+    return _grid(name).bilinear(latlon)
 
 
-def temperature_range(latlon: Floats) -> Floats:
-    """How much warmer the warmest month is than the coldest, degrees Celsius: max - min of the monthly means."""
-    return _grid("temperature_range").bilinear(latlon)
-
-
-def rain(latlon: Floats) -> Floats:
-    """The logarithm of a year's rain: log(1 + p), p in millimetres."""
-    return np.log1p(yearly_rain(latlon))
-
-
-def yearly_rain(latlon: Floats) -> Floats:
-    """Rain in a mean year, millimetres: the sum of the monthly means."""
-    return _grid("rain").bilinear(latlon)
-
-
-def elevation(latlon: Floats) -> Floats:
-    """The mean height of the land above the sea around a place, metres; 0 at sea."""
-    return _grid("elevation").bilinear(latlon)
+ITU_GRIDS: dict[str, tuple[str, Callable[..., npt.NDArray[Any]]]] = {
+    "temperature": ("temperature", lambda annual, *_: (annual - KELVIN).astype(np.float32)),
+    "temperature_range": ("temperature", lambda _, *months: np.ptp(np.stack(months), axis=0).astype(np.float32)),
+    "rain": ("rain", lambda *months: np.asarray(sum(months), dtype=np.float32)),  # one month after another
+    "elevation": ("topography", lambda metres: np.rint(metres).astype(np.int16)),
+}
+"""The source of each grid of numbers, and how its files make the values."""
 
 
 @functools.cache
 def _grid(name: str) -> Grid:
-    source, build = GRIDS[name]
+    source, combine = ITU_GRIDS.get(name, ("climate map", None))
 
     def parts() -> tuple[Arrays, Mapping[str, Any]]:
-        axes = asdict(build())
+        axes = asdict(_build_koppen() if combine is None else _build_itu(source, combine))
         return {"values": axes.pop("values")}, {"axes": axes}
 
     prepared = load_prepared(name, [source], parts)
@@ -130,32 +123,10 @@ def _build_koppen() -> Grid:
     return Grid(values=codes, lat_start=north, lat_step=-step, lon_start=west, lon_step=step)
 
 
-def _build_temperature() -> Grid:
-    return _temperature_grid(read_array(source_file("temperature", "data/1510/v1_t_annual.npz")) - KELVIN)
-
-
-def _build_temperature_range() -> Grid:
-    months = [read_array(source_file("temperature", f"data/1510/v1_t_month{month}.npz")) for month in MONTHS]
-    return _temperature_grid(np.ptp(np.stack(months), axis=0))
-
-
-def _temperature_grid(values: Floats) -> Grid:
-    return Grid(values=values.astype(np.float32), **_axes("temperature", "data/1510/v1_{}.npz"))
-
-
-def _build_rain() -> Grid:
-    months = [read_array(source_file("rain", f"data/837/v7_mt_month{month}.npz")) for month in MONTHS]
-    total = np.asarray(sum(months, np.float64(0)), dtype=np.float32)  # one after another, as prepared grids were made
-    return Grid(values=total, **_axes("rain", "data/837/v7_{}_mt.npz"))
-
-
-def _build_elevation() -> Grid:
-    metres = np.rint(read_array(source_file("topography", "data/1511/v2_topo.npz"))).astype(np.int16)
-    return Grid(values=metres, **_axes("topography", "data/1511/v2_{}.npz"))
-
-
-def _axes(source: str, pattern: str) -> dict[str, float]:
-    return read_axes(*(source_file(source, pattern.format(axis)) for axis in ("lat", "lon")))
+def _build_itu(source: str, combine: Callable[..., npt.NDArray[Any]]) -> Grid:
+    """A grid of the International Telecommunication Union: its latitudes, its longitudes, and what is combined."""
+    lat, lon, *parts = (source_file(source, name) for name in SOURCES[source].files)
+    return Grid(values=combine(*map(read_array, parts)), **read_axes(lat, lon))
 
 
 def read_axes(lat_file: Path, lon_file: Path) -> dict[str, float]:
@@ -179,13 +150,3 @@ def read_array(path: Path) -> Floats:
     if values.ndim != 2 or not np.isfinite(values).all():
         raise DataError(f"{path.name} should hold a grid of finite numbers, not {values.shape} with gaps")
     return values
-
-
-GRIDS: dict[str, tuple[str, Callable[[], Grid]]] = {
-    "koppen": ("climate map", _build_koppen),
-    "temperature": ("temperature", _build_temperature),
-    "temperature_range": ("temperature", _build_temperature_range),
-    "rain": ("rain", _build_rain),
-    "elevation": ("topography", _build_elevation),
-}
-"""The source of each grid, and how it is built."""

@@ -1,12 +1,18 @@
-"""The country of a place, from the shipped outlines.
+"""Countries: the outlines that ship with the package, Natural Earth 1:10m (public domain), and the country of a place.
 
-The Earth is cut into rows of 30 arc seconds. Along the middle of each, the outlines leave stretches of longitude that
-belong to one country; all of them, row after row, are one sorted list, so a lookup is one binary search. A place is
-thus moved by at most 460 m to the north or south, about what the outlines' own lattice allows.
+Vertices lie on a lattice of longitude and latitude (0.0036 x 0.0017 degrees, some 400 x 190 m). The file keeps the step
+from each vertex to the next as bytes, small ones first, which deflate packs to about one byte per vertex and axis.
+`tools/make_outlines` makes it and says from what.
+
+For lookups the Earth is cut into rows of 30 arc seconds. Along the middle of each, the outlines leave stretches of
+longitude that belong to one country; all of them, row after row, are one sorted list, so a lookup is one binary search.
+A place is thus moved by at most 460 m to the north or south, about what the outlines' own lattice allows.
 """
 
 import functools
+import io
 import json
+import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,10 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.labels.outlines import Outline, load_outlines
-from tessearth.labels.sources import Arrays, load_prepared, source_file
+from tessearth.errors import DataError
+from tessearth.labels.sources import OUTLINE_FILE, Arrays, load_prepared, source_file
 from tessearth.packages import require
 from tessearth.sphere import Floats, is_land, latlon_to_xyz
+
+SMALLEST_ISLAND = 1.0
+"""Degrees: rings of less extent are left out of a world map, where they would be a dot."""
+WORLD_STEP_DEGREES = 0.15
+"""Vertices nearer than this to the last one drawn are left out of a world map."""
 
 ROWS = 21_600
 ROWS_PER_DEGREE = 120
@@ -26,24 +37,73 @@ NEAREST_STEP_DEGREES = 0.02
 """Spacing of the points along outlines among which the nearest is found: some 2 km."""
 
 CONTINENTS_WITHOUT_CODE = {
-    "Akrotiri": "EU",
-    "Baikonur": "AS",
-    "Bajo Nuevo Bank": "NA",
-    "Clipperton I.": "NA",
-    "Coral Sea Is.": "OC",
-    "Cyprus U.N. Buffer Zone": "EU",
-    "Dhekelia": "EU",
-    "Indian Ocean Ter.": "OC",
-    "Kosovo": "EU",
-    "N. Cyprus": "EU",
-    "Scarborough Reef": "AS",
-    "Serranilla Bank": "NA",
-    "Siachen Glacier": "AS",
-    "Somaliland": "AF",
-    "Spratly Is.": "AS",
-    "USNB Guantanamo Bay": "NA",
+    "AF": ("Somaliland",),
+    "AS": ("Baikonur", "Scarborough Reef", "Siachen Glacier", "Spratly Is."),
+    "EU": ("Akrotiri", "Cyprus U.N. Buffer Zone", "Dhekelia", "Kosovo", "N. Cyprus"),
+    "NA": ("Bajo Nuevo Bank", "Clipperton I.", "Serranilla Bank", "USNB Guantanamo Bay"),
+    "OC": ("Coral Sea Is.", "Indian Ocean Ter."),
 }
-"""Continents of the territories of Natural Earth that have no number in ISO 3166-1."""
+"""The territories of Natural Earth that have no number in ISO 3166-1, by their continents."""
+
+
+class Outline(NamedTuple):
+    """One country, or territory drawn apart from any, as Natural Earth has it."""
+
+    name: str
+    iso_numeric: str
+    """The three digits of ISO 3166-1; empty where the standard has none."""
+    rings: tuple[npt.NDArray[np.float64], ...]
+    """Closed rings (M, 2), degrees, latitude first, each within one turn of longitude: what crosses the antimeridian
+    is cut there, what encloses a pole is closed along it. Outer rings run counterclockwise seen from above and are
+    followed by their holes, which run clockwise. Empty for a country smaller than the lattice (the Vatican)."""
+
+
+@functools.cache
+def load_outlines() -> tuple[Outline, ...]:
+    """Every country's outline, in the order of the country label's codes."""
+    return decode_outlines(source_file("outlines", OUTLINE_FILE).read_bytes())
+
+
+@functools.cache
+def outline_rings() -> tuple[Floats, ...]:
+    """Every ring of every country, (M, 2) degrees, latitude first."""
+    return tuple(ring for outline in load_outlines() for ring in outline.rings)
+
+
+@functools.cache
+def world_rings() -> tuple[Floats, ...]:
+    """The larger rings, with as many vertices as a world map can show."""
+    large = [ring for ring in outline_rings() if np.ptp(ring, axis=0).max() >= SMALLEST_ISLAND]
+    return tuple(_thinned(ring) for ring in large)
+
+
+def _thinned(ring: Floats) -> Floats:
+    """A ring with one vertex for every stretch of `WORLD_STEP_DEGREES` along it."""
+    length = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(ring, axis=0).T))))
+    kept = np.concatenate(([True], np.diff(np.floor(length / WORLD_STEP_DEGREES)) > 0))
+    kept[-1] = True
+    return np.asarray(ring[kept])
+
+
+def decode_outlines(content: bytes) -> tuple[Outline, ...]:
+    """Read what `tools/make_outlines` wrote."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as parts:
+            header = json.loads(parts["header"].tobytes())
+            lengths, owners, planes = parts["lengths"], parts["owners"], parts["steps"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError("the country outlines are damaged: reinstall tessearth") from error
+    zigzag = np.ascontiguousarray(np.moveaxis(planes, 1, -1)).view("<u4")[..., 0].astype(np.int64).T
+    lattice = np.cumsum((zigzag >> 1) ^ -(zigzag & 1), axis=0)
+    latlon = (lattice * np.array(header["scale"]) + np.array(header["origin"]))[:, ::-1]
+    latlon = np.clip(latlon, (-90.0, -180.0), (90.0, 180.0))  # the last lattice step may reach past a pole
+    open_rings = np.split(latlon, np.cumsum(lengths)[:-1])
+    rings = [np.concatenate((ring, ring[:1])) for ring in open_rings]
+    bounds = np.searchsorted(owners, np.arange(len(header["countries"]) + 1))
+    return tuple(
+        Outline(row["name"], row["iso_numeric"], tuple(rings[start:stop]))
+        for row, start, stop in zip(header["countries"], bounds[:-1], bounds[1:], strict=True)
+    )
 
 
 class Stretches(NamedTuple):
@@ -79,8 +139,9 @@ def country_continents() -> tuple[str, ...]:
     """The continent of each country code as GeoNames assigns it: AF, AN, AS, EU, NA, OC or SA."""
     states = json.loads(source_file("states", "data/countries.json").read_text(encoding="utf-8"))
     by_number = {row["isonumeric"]: row["continentcode"] for row in states.values()}
+    by_name = {name: continent for continent, names in CONTINENTS_WITHOUT_CODE.items() for name in names}
     return tuple(
-        by_number[int(outline.iso_numeric)] if outline.iso_numeric else CONTINENTS_WITHOUT_CODE[outline.name]
+        by_number[int(outline.iso_numeric)] if outline.iso_numeric else by_name[outline.name]
         for outline in load_outlines()
     )
 

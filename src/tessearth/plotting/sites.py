@@ -12,9 +12,18 @@ from tessearth.encoder import Trajectory
 from tessearth.errors import ConfigError, DataError
 from tessearth.packages import require
 from tessearth.plotting.colours import END, SHARPNESS, START, fit_components
-from tessearth.plotting.ground import add_lines, draw_ground, fade_sea, land_at, show_pixels
-from tessearth.plotting.views import Floats, View, add_colour_bar, new_figure
-from tessearth.sphere import EARTH_RADIUS_KM, Cells, build_cells, latlon_to_xyz, xyz_to_latlon
+from tessearth.plotting.views import (
+    Floats,
+    View,
+    add_colour_bar,
+    add_lines,
+    draw_ground,
+    fade_sea,
+    land_at,
+    new_figure,
+    show_pixels,
+)
+from tessearth.sphere import EARTH_RADIUS_KM, Cells, latlon_to_xyz, xyz_to_latlon
 
 SHARE = 0.3
 """How many sites the paper's figures show where all would hide each other."""
@@ -64,7 +73,14 @@ def draw_sharpness(
 def draw_cells(axis: Any, cells: Cells, view: View) -> Any:
     """The borders of all cells, the sites as dots where there is room for them."""
     draw_ground(axis, view)
-    _add_borders(axis, cells, view, colors=END, linewidths=0.2 if len(cells.sites) > 1000 else 0.5)
+    start, stop = (cells.corners[ends] for ends in cells.borders().T)
+    angle = np.arctan2(np.linalg.norm(np.cross(start, stop), axis=1), (start * stop).sum(-1))
+    paths = []
+    for a, b, wide in zip(start, stop, angle, strict=True):
+        along = np.linspace(0, 1, 2 + int(np.rad2deg(wide) / CELL_STEP))[:, None]
+        paths.append(to_latlon(np.sin((1 - along) * wide) * a + np.sin(along * wide) * b))
+    width = 0.2 if len(cells.sites) > 1000 else 0.5
+    add_lines(axis, view.lines(paths), zorder=3.5, colors=END, linewidths=width)
     points = visible_points(view, to_latlon(cells.sites))
     if len(points) <= MOST_DOTS:
         axis.scatter(*points.T, s=0.5 * _dot_size(len(points)), color="black", linewidths=0, zorder=5)
@@ -72,12 +88,9 @@ def draw_cells(axis: Any, cells: Cells, view: View) -> Any:
 
 
 def draw_site_embeddings(
-    axis: Any, xyz: npt.ArrayLike, embeddings: npt.ArrayLike, view: View, *, columns: int = 1200, borders: bool = False
+    axis: Any, xyz: npt.ArrayLike, embeddings: npt.ArrayLike, view: View, *, columns: int = 1200
 ) -> Any:
-    """Every place in the colour of its nearest site: independent components of site embeddings (K, S).
-
-    The sea is faded. `borders` draws the cells' borders.
-    """
+    """Every place in the colour of its nearest site, by components of site embeddings (K, S); the sea is faded."""
     spatial = require("scipy.spatial", extra="plot", what="nearest cells")
     sites = np.asarray(xyz, dtype=np.float64)
     values = np.asarray(embeddings, dtype=np.float64)
@@ -86,19 +99,15 @@ def draw_site_embeddings(
     pixels = view.pixels(columns)
     nearest = np.zeros(pixels.shown.shape, dtype=np.int64)
     tree = spatial.cKDTree(sites / np.linalg.norm(sites, axis=1, keepdims=True))
-    nearest[pixels.shown] = tree.query(to_xyz(pixels.latlon[pixels.shown]))[1]
+    nearest[pixels.shown] = tree.query(latlon_to_xyz(torch.from_numpy(pixels.latlon[pixels.shown])).numpy())[1]
     land = land_at(pixels, view)
     on_land = np.unique(nearest[land])
     fitted = fit_components(values[on_land] if len(on_land) >= FEWEST_SITES else values)
     show_pixels(axis, pixels, fade_sea(fitted.colours(values)[nearest], land))
-    if borders:
-        _add_borders(axis, build_cells(sites), view, colors="white", linewidths=0.25)
     return draw_ground(axis, view, over=True)
 
 
-def draw_migration(
-    axis: Any, positions: npt.ArrayLike, view: View, *, share: float = SHARE, seed: int = 0, legend: bool = True
-) -> Any:
+def draw_migration(axis: Any, positions: npt.ArrayLike, view: View, *, share: float = SHARE, seed: int = 0) -> Any:
     """How a seeded share of the sites moved: squares where they began, circles where they ended, lines between.
 
     `positions` are directions (R, K, 3), recorded in order.
@@ -114,13 +123,12 @@ def draw_migration(
     start, end = (view.project(to_latlon(moved[i, chosen])) for i in (0, -1))
     axis.scatter(*start.T, marker="s", color=START, label="start", **{**style, "s": 0.8 * size})
     axis.scatter(*end.T, marker="o", color=END, label="end", **style)
-    if legend:
-        median = float(np.median(moved_km(moved)))
-        title = f"{share:.0%} of {moved.shape[1]:,} sites; median move {median:,.0f} km"
-        left, right, bottom, top = view.limits()
-        room = 0.11 * (right - left) / (top - bottom) if view.box else 0.0  # for the degrees and their name
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -room)}
-        axis.legend(title=title, title_fontsize=6.5, ncols=2, frameon=False, markerscale=1.4, borderpad=0.1, **below)
+    median = float(np.median(moved_km(moved)))
+    title = f"{share:.0%} of {moved.shape[1]:,} sites; median move {median:,.0f} km"
+    left, right, bottom, top = view.limits()
+    room = 0.11 * (right - left) / (top - bottom) if view.box else 0.0  # for the degrees and their name
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -room)}
+    axis.legend(title=title, title_fontsize=6.5, ncols=2, frameon=False, markerscale=1.4, borderpad=0.1, **below)
     return axis
 
 
@@ -221,27 +229,12 @@ def to_latlon(xyz: npt.ArrayLike) -> Floats:
     return np.asarray(xyz_to_latlon(torch.from_numpy(np.array(xyz, dtype=np.float64))).numpy())
 
 
-def to_xyz(latlon: Floats) -> Floats:
-    """Degrees (..., 2) to unit vectors (..., 3)."""
-    return np.asarray(latlon_to_xyz(torch.from_numpy(np.array(latlon, dtype=np.float64))).numpy())
-
-
 def visible_points(view: View, latlon: Floats) -> Floats:
     """The points of the map that lie within its limits, (M, 2)."""
     points = view.project(latlon)
     left, right, bottom, top = view.limits()
     x, y = points.T
     return np.asarray(points[(x >= left) & (x <= right) & (y >= bottom) & (y <= top)])
-
-
-def _add_borders(axis: Any, cells: Cells, view: View, **style: Any) -> None:
-    start, stop = (cells.corners[ends] for ends in cells.borders().T)
-    angle = np.arctan2(np.linalg.norm(np.cross(start, stop), axis=1), (start * stop).sum(-1))
-    paths = []
-    for a, b, wide in zip(start, stop, angle, strict=True):
-        share = np.linspace(0, 1, 2 + int(np.rad2deg(wide) / CELL_STEP))[:, None]
-        paths.append(to_latlon(np.sin((1 - share) * wide) * a + np.sin(share * wide) * b))
-    add_lines(axis, view.lines(paths), zorder=3.5, **style)
 
 
 def _dot_size(count: int) -> float:

@@ -1,5 +1,6 @@
 """Places as users have them, checked once: arrays, lists, pandas, geopandas, named columns, directions."""
 
+import contextlib
 import reprlib
 import warnings
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,6 @@ LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_d
 
 LARGEST_DEGREES = (90, 360)
 """Of a latitude and of a longitude."""
-
 NOT_DEGREES = {"c": "complex numbers", "M": "dates", "m": "durations"}
 """Kinds of arrays that numpy turns into numbers silently, losing a part of them."""
 
@@ -61,10 +61,8 @@ def as_xyz(xyz: Any) -> Floats:
     if directions.ndim == 0 or directions.shape[-1] != 3:
         raise CoordinateError(f"xyz has shape {directions.shape}; directions have shape (..., 3)")
     length = np.linalg.norm(directions, axis=-1, keepdims=True)
-    bad = ~(np.isfinite(length) & (length > 0))[..., 0]
-    if bad.any():
-        row = _first(bad)
-        raise CoordinateError(f"row {row} of xyz is {_shown(directions.reshape(-1, 3)[row])}: it points nowhere")
+    bad = ~(np.isfinite(length) & (length > 0)).ravel()
+    _check_rows(directions.reshape(-1, 3), bad, "row {row} of xyz", 0, "it points nowhere")
     unit: Floats = directions / length
     return unit
 
@@ -75,16 +73,18 @@ def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
     if (np.abs(rows) <= LARGEST_DEGREES).all():  # also refuses NaN and infinity
         return latlon
     name = "the place" if latlon.ndim == 1 else "row {row}"
-    missing = np.asarray(~np.isfinite(rows).all(axis=1))
-    _check_rows(rows, missing, name, first_row, "latitude or longitude is missing or not finite; leave such rows out")
-    out_of_range = np.abs(rows[:, 0]) > 90
-    if out_of_range.any():
-        swappable = bool((np.abs(rows[:, 1]) <= 90).all())
-        advice = "this looks like (lon, lat): swap the two" if swappable else "latitude lies between -90 and 90"
-        _check_rows(rows, out_of_range, name, first_row, f"not (lat, lon) in degrees; {advice}")
-    _check_rows(
-        rows, np.abs(rows[:, 1]) > 360, name, first_row, "longitude lies between -180 and 180 (or 0 and 360) degrees"
-    )
+    lat, lon = np.abs(rows.T)
+    swappable = bool((lon <= 90).all())
+    advice = "this looks like (lon, lat): swap the two" if swappable else "latitude lies between -90 and 90"
+    for bad, reason in (
+        (
+            np.asarray(~np.isfinite(rows).all(axis=1)),
+            "latitude or longitude is missing or not finite; leave such rows out",
+        ),
+        (lat > 90, f"not (lat, lon) in degrees; {advice}"),
+        (lon > 360, "longitude lies between -180 and 180 (or 0 and 360) degrees"),
+    ):
+        _check_rows(rows, bad, name, first_row, reason)
     return latlon
 
 
@@ -152,7 +152,8 @@ def _as_floats(values: Any, name: str) -> Floats:
     """Numbers as float64; values that numpy converts with a loss (dates, complex numbers) are refused."""
     try:
         if hasattr(values, "detach"):
-            values = _from_tensor(values)
+            values = values.detach().cpu()
+            values = values.double() if values.is_floating_point() else values  # numpy has no bfloat16
         array = np.ma.asarray(values) if np.ma.isMaskedArray(values) else np.asarray(values)
         if array.dtype.kind in NOT_DEGREES:
             raise CoordinateError(f"{name} holds {NOT_DEGREES[array.dtype.kind]}, where degrees as numbers belong")
@@ -162,12 +163,6 @@ def _as_floats(values: Any, name: str) -> Floats:
         raise
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise CoordinateError(f"{name} holds {_not_a_number(values)}, where degrees as numbers belong") from None
-
-
-def _from_tensor(values: Any) -> Any:
-    """A tensor on the CPU, as float64 because numpy has no bfloat16."""
-    values = values.detach().cpu()
-    return values.double() if values.is_floating_point() else values
 
 
 def _not_a_number(values: Any) -> str:
@@ -183,15 +178,10 @@ def _not_a_number(values: Any) -> str:
         except OverflowError:
             return "a number beyond any degree"
         except (TypeError, ValueError, RuntimeError):
-            return _brief(value)
+            with contextlib.suppress(ValueError):  # Python does not write out numbers of thousands of digits
+                return reprlib.repr(value)
+            return f"a {type(value).__name__}"
     return uneven
-
-
-def _brief(value: object) -> str:
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # Python does not write out numbers of thousands of digits
-        return f"a {type(value).__name__}"
 
 
 def _stack(lat: Floats, lon: Floats) -> Floats:
@@ -202,14 +192,6 @@ def _stack(lat: Floats, lon: Floats) -> Floats:
 
 
 def _check_rows(rows: Floats, bad: npt.NDArray[np.bool_], name: str, first_row: int, reason: str) -> None:
-    if bad.any():
-        row = _first(bad)
-        raise CoordinateError(f"{name.format(row=first_row + row)} is {_shown(rows[row])}: {reason}")
-
-
-def _first(bad: npt.NDArray[np.bool_]) -> int:
-    return int(np.flatnonzero(bad.ravel())[0])
-
-
-def _shown(row: Floats) -> str:
-    return f"({', '.join(f'{value:.10g}' for value in row)})"
+    for row in np.flatnonzero(bad)[:1].tolist():
+        shown = ", ".join(f"{value:.10g}" for value in rows[row])
+        raise CoordinateError(f"{name.format(row=first_row + row)} is ({shown}): {reason}")

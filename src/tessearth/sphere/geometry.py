@@ -10,7 +10,6 @@ from torch import Tensor
 
 EARTH_RADIUS_KM = 6371.0088
 """The mean radius of the Earth (IUGG)."""
-
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
 
 

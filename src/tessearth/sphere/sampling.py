@@ -27,33 +27,28 @@ class Split(NamedTuple):
 def sample_sphere(count: int, seed: int, *, purpose: str = "") -> Floats:
     """Draw places evenly over the sphere, (count, 2) in degrees: lat = asin(2 u - 1), lon = 360 v - 180.
 
-    The first n places of a larger draw with the same seed are the n places of a smaller one. Draws for different
-    purposes share no places, at any seeds: test places must not be training places.
+    A larger draw with the same seed begins with the smaller one. Draws for different purposes share no places.
     """
     return _draw(_generator(count, seed, purpose), count)
 
 
 def sample_land(count: int, seed: int, *, purpose: str = "") -> Floats:
     """Draw places evenly over land north of 60 S, (count, 2) in degrees; prefix-stable like `sample_sphere`."""
-    return _sample_where(is_inhabited_land, count, _generator(count, seed, purpose))
+    return _sample_where(is_inhabited_land, count, seed, purpose)
 
 
 def sample_elsewhere(count: int, seed: int, *, purpose: str = "") -> Floats:
     """Draw places evenly over what `sample_land` leaves out, seas and Antarctica; (count, 2), prefix-stable too."""
-    generator = _generator(count, seed, f"{purpose}elsewhere")
-    return _sample_where(lambda places: ~is_inhabited_land(places), count, generator)
+    return _sample_where(lambda places: ~is_inhabited_land(places), count, seed, f"{purpose}elsewhere")
 
 
-def _sample_where(
-    wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, generator: np.random.Generator
-) -> Floats:
-    found: list[Floats] = []
-    missing = count
+def _sample_where(wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, seed: int, purpose: str) -> Floats:
+    generator, found, missing = _generator(count, seed, purpose), [np.empty((0, 2))], count
     while missing > 0:
         draw = _draw(generator, 65_536)
         found.append(draw[wanted(draw)][:missing])
         missing -= len(found[-1])
-    return np.concatenate(found) if found else np.empty((0, 2))
+    return np.concatenate(found)
 
 
 def split_places(
@@ -61,9 +56,8 @@ def split_places(
 ) -> Split:
     """Divide places into training and validation by a hash of the place itself.
 
-    The side depends on the place and the seed alone, never on its row, so views or duplicates of a place stay
-    together and adding places moves none. About the share `validation` of places is held out. With `block_degrees`
-    whole latitude-longitude blocks of that side are, which separates the two sides in space.
+    The side depends on the place and the seed alone: duplicates stay together, and adding places moves none. About the
+    share `validation` is held out; with `block_degrees`, of whole latitude-longitude blocks.
     """
     if not 0 <= validation <= 1:
         raise ConfigError(f"validation is {validation}; it must be a share between 0 and 1")
@@ -81,8 +75,7 @@ def place_keys(latlon: npt.ArrayLike) -> npt.NDArray[np.int64]:
     row = np.rint((lat + 90.0) * KEYS_PER_DEGREE).astype(np.int64)
     column = np.rint((lon + 180.0) * KEYS_PER_DEGREE).astype(np.int64) % KEYS_AROUND
     at_pole = (row == 0) | (row == 180 * KEYS_PER_DEGREE)
-    keys: npt.NDArray[np.int64] = row * KEYS_AROUND + np.where(at_pole, 0, column)
-    return keys
+    return np.asarray(row * KEYS_AROUND + np.where(at_pole, 0, column))
 
 
 def _draw(generator: np.random.Generator, count: int) -> Floats:
@@ -102,10 +95,8 @@ def _block_keys(latlon: npt.ArrayLike, block_degrees: float) -> npt.NDArray[np.i
     if not 0 < block_degrees <= 180:
         raise ConfigError(f"block_degrees is {block_degrees}; it must be above 0 and at most 180")
     lat, lon = as_places(latlon).T
-    row = np.floor((lat + 90.0) / block_degrees).astype(np.int64)
-    column = np.floor(np.mod(lon + 180.0, 360.0) / block_degrees).astype(np.int64)
-    keys: npt.NDArray[np.int64] = row * 2**32 + column
-    return keys
+    row, column = np.floor(np.stack((lat + 90.0, np.mod(lon + 180.0, 360.0))) / block_degrees).astype(np.int64)
+    return np.asarray(row * 2**32 + column)
 
 
 def mix(state: Bits) -> Bits:

@@ -40,9 +40,14 @@ class Cells(NamedTuple):
         return owners, np.concatenate(self.rings), np.concatenate([np.roll(ring, -1) for ring in self.rings])
 
     def areas(self) -> Floats:
-        """The solid angle of every cell in steradians, (K,): together 4 pi."""
+        """The solid angle of every cell in steradians, (K,): together 4 pi.
+
+        Those of its triangles (site, corner, next corner) by tan(E/2) = a.(b x c) / (1 + a.b + b.c + c.a).
+        """
         owners, starts, stops = self.arcs()
-        triangles = _triangle_areas(self.sites[owners], self.corners[starts], self.corners[stops])
+        a, b, c = self.sites[owners], self.corners[starts], self.corners[stops]
+        volume = (a * np.cross(b, c)).sum(-1)
+        triangles = 2 * np.arctan2(volume, 1 + (a * b).sum(-1) + (b * c).sum(-1) + (c * a).sum(-1))
         return np.asarray(np.bincount(owners, triangles, minlength=len(self.sites)), dtype=np.float64)
 
     def borders(self) -> npt.NDArray[np.int64]:
@@ -63,7 +68,10 @@ def build_cells(xyz: npt.ArrayLike) -> Cells:
     except (ValueError, spatial.QhullError) as error:
         raise DataError(f"these sites have no cells: {str(error).splitlines()[0].lower()}") from None
     corners = found.vertices / np.linalg.norm(found.vertices, axis=1, keepdims=True)
-    one_of = _merge(corners, spatial)
+    # Where more than three cells meet, Qhull gives several corners: the first stands for all.
+    pairs = spatial.cKDTree(corners).query_pairs(MERGED, output_type="ndarray")
+    one_of = np.arange(len(corners))
+    np.minimum.at(one_of, pairs.max(axis=1), pairs.min(axis=1))
     merged = [one_of[ring] for ring in found.regions]
     rings = [ring[ring != np.roll(ring, 1)] for ring in merged]
     cells = Cells(sites, corners, tuple(rings))
@@ -89,12 +97,9 @@ def cells_geojson(cells: Cells, properties: Sequence[dict[str, Any]] | None = No
     features = []
     for k, rings in enumerate(cell_rings(cells, step_degrees)):
         polygons = [[[[round(lon, 6), round(lat, 6)] for lat, lon in ring.tolist()]] for ring in rings]
-        single = len(polygons) == 1
-        geometry = {
-            "type": "Polygon" if single else "MultiPolygon",
-            "coordinates": polygons[0] if single else polygons,
-        }
-        about = dict(properties[k]) if properties is not None else {}
+        kind, coordinates = ("Polygon", polygons[0]) if len(polygons) == 1 else ("MultiPolygon", polygons)
+        geometry = {"type": kind, "coordinates": coordinates}
+        about = {} if properties is None else dict(properties[k])
         features.append({"type": "Feature", "id": k, "geometry": geometry, "properties": about})
     return {"type": "FeatureCollection", "features": features}
 
@@ -111,20 +116,6 @@ def ring_area(ring: Floats) -> float:
     excess = 2 * np.arctan(np.tan(along / 2) * (before + after) / (1 + before * after))
     at_pole = np.abs(ring[:-1, 0] + ring[1:, 0]) == 180.0
     return float(-np.where(at_pole, np.sign(ring[:-1, 0]) * along, excess).sum())
-
-
-def _triangle_areas(a: Floats, b: Floats, c: Floats) -> Floats:
-    """The solid angles of spherical triangles, (N, 3) each, (N,): tan(E/2) = a.(b x c) / (1 + a.b + b.c + c.a)."""
-    volume = (a * np.cross(b, c)).sum(-1)
-    return np.asarray(2 * np.arctan2(volume, 1 + (a * b).sum(-1) + (b * c).sum(-1) + (c * a).sum(-1)))
-
-
-def _merge(corners: Floats, spatial: Any) -> npt.NDArray[np.int64]:
-    """For every corner the first one at the same place: where more than three cells meet, Qhull gives several."""
-    pairs = spatial.cKDTree(corners).query_pairs(MERGED, output_type="ndarray")
-    one_of: npt.NDArray[np.int64] = np.arange(len(corners))
-    np.minimum.at(one_of, pairs.max(axis=1), pairs.min(axis=1))
-    return one_of
 
 
 def _follow(cells: Cells, step: float) -> tuple[npt.NDArray[np.int64], Floats]:

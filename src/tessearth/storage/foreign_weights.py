@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from tessearth.errors import WeightsError
+from tessearth.errors import WeightsError, first_line
 
 
 def read_weight_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def read_weight_file(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"refused; save its tensors as .safetensors"
         ) from None
     except Exception as error:  # the readers raise many kinds for a damaged file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise WeightsError(f"{file} is damaged, cut short or no weights file: {reason}") from None
     if not isinstance(content, dict):
         raise WeightsError(f"{file} holds a {type(content).__name__}, not a table of named tensors")

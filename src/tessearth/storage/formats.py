@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet
 
-from tessearth.errors import TableError, TessearthError
+from tessearth.errors import TableError, TessearthError, first_line
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
 from tessearth.storage.csv_text import CsvFile, Opened, open_csv
@@ -111,11 +111,6 @@ def reading_named() -> Iterator[None]:
     except UNREADABLE as error:
         reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else first_line(error)
         raise TableError(f"cannot be read: {reason}") from None
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _guarded(stream: Iterator[Rows]) -> Iterator[Rows]:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from tessearth.errors import ConfigError, OutputError, is_out_of_memory
+from tessearth.errors import ConfigError, OutputError, first_line, is_out_of_memory
 from tessearth.packages import require
 
 Kind = Literal["here", "threads", "processes", "dask"]
@@ -228,7 +228,7 @@ def _connect(address: str, workers: int, stack: contextlib.ExitStack) -> Any:
     try:
         return stack.enter_context(distributed.Client(found, timeout=SECONDS_TO_CONNECT, set_as_default=False))
     except (OSError, ValueError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise ConfigError(
             f"no Dask scheduler answers at {address!r} ({reason}); give its address such as tcp://host:8786, or {LOCAL}"
         ) from error

@@ -64,14 +64,17 @@ class TrainingData:
         fits = components is not None and components.shape[-1] == output_dim
         self.kind = "components" if fits else "features"
         self.array: npt.NDArray[Any] = components if components is not None and fits else store.features
-        self.training, self.validation = _share_of(store.training, training.share, training.seed), store.validation
+        chosen = np.random.default_rng([training.seed, *b"share"]).permutation(len(store.training))
+        self.training = store.training[np.sort(chosen[: round(training.share * len(chosen))])]
+        self.validation = store.validation
         self.views, self.device = self.array.shape[1], device
         dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.latlon = torch.from_numpy(store.latlon).to(device, dtype)
         self.moments = _moments(self.array, self.training, device)
         _check_finite(self.array, self.validation)
-        keep = training.keep_features
-        resident = keep == "device" or (keep == "auto" and self.array.nbytes <= _room(device))
+        keep, on_gpu = training.keep_features, device.type == "cuda"
+        room = SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0] if on_gpu else MAIN_MEMORY
+        resident = keep == "device" or (keep == "auto" and self.array.nbytes <= room)
         self._resident = _load(self.array, device) if resident else None
         self._reader = None if resident else ThreadPoolExecutor(max_workers=1)
         self._ahead: tuple[bytes, Future[Tensor]] | None = None
@@ -83,7 +86,9 @@ class TrainingData:
 
     def fill(self, batch: Batch, rows: Rows, following: Rows | None = None) -> None:
         """Copy the pairs of these rows into the batch; the rows `following` are read from disk meanwhile."""
-        index = self._to_device(torch.from_numpy(rows))
+        index = torch.from_numpy(rows)
+        if self.device.type == "cuda":
+            index = index.pin_memory().to(self.device, non_blocking=True)  # does not wait for the device
         torch.index_select(self.latlon, 0, index // self.views, out=batch.latlon)
         if self._resident is not None:
             torch.index_select(self._resident, 0, index, out=batch.features)
@@ -132,18 +137,6 @@ class TrainingData:
         batch = torch.from_numpy(found)
         return batch.pin_memory() if self.device.type == "cuda" else batch
 
-    def _to_device(self, index: Tensor) -> Tensor:
-        """Copy without waiting for the device, which needs pinned memory."""
-        return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
-
-
-def _share_of(rows: Rows, share: float, seed: int) -> Rows:
-    """A share of the rows chosen by the seed, in their order."""
-    if share == 1:
-        return rows
-    chosen = np.random.default_rng([seed, *b"share"]).permutation(len(rows))[: round(share * len(rows))]
-    return rows[np.sort(chosen)]
-
 
 def _moments(array: npt.NDArray[Any], rows: Rows, device: torch.device) -> Moments:
     """Mean and total variance over the rows and all views, in float64; refuses numbers that are not finite."""
@@ -175,12 +168,6 @@ def _check_finite(array: npt.NDArray[Any], rows: Rows) -> None:
             raise DataError(
                 f"the features of place {chosen[bad.argmax()]} are not finite numbers; make the store again"
             )
-
-
-def _room(device: torch.device) -> float:
-    if device.type == "cuda":
-        return SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0]
-    return MAIN_MEMORY
 
 
 def _load(array: npt.NDArray[Any], device: torch.device) -> Tensor:

@@ -1,10 +1,4 @@
-"""`FineTuned`: an encoder and the head that predicts one label from its embeddings, in memory and on disk.
-
-RUN/
-encoder.safetensors  the encoder; its path works wherever a model is named
-head.safetensors     the head, with the label's kind, classes and scores in its header; written last
-metrics.jsonl        one line per epoch
-"""
+"""`FineTuned`: an encoder and the head that predicts one label from its embeddings, in memory and on disk."""
 
 import dataclasses
 import json

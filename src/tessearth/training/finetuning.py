@@ -21,13 +21,13 @@ from torch import Tensor
 from tessearth.devices import find_device
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.settings import Kind, from_plain
+from tessearth.settings import Kind, check_at_least, from_plain
 from tessearth.sphere import as_latlon, split_places
 from tessearth.storage import Labelled, locked_folder, read_labelled, write_bytes
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_
 from tessearth.training.loop import StopRequest
 from tessearth.training.model import check_trainable
-from tessearth.training.recipe import GroupsRecipe
+from tessearth.training.recipe import GroupRecipe, GroupsRecipe
 from tessearth.training.step import group_of, learning_rate
 from tessearth.zoo import load_base
 
@@ -71,12 +71,9 @@ class FinetuneSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("hidden_dim", 0), ("epochs", 0), ("batch_size", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name in ("head_learning_rate", "encoder_rate", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        check_at_least(self, 1, "batch_size")
+        rates = ("head_learning_rate", "encoder_rate", "weight_decay")
+        check_at_least(self, 0, "hidden_dim", "epochs", "seed", *rates)
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation is {self.validation}; it must be a share between 0 and 1")
 
@@ -145,7 +142,7 @@ class _Finetuning:
         self.labelled, self.settings, self.device, self.progress = labelled, settings, device, progress
         self.encoder = encoder.eval().to(device).float().requires_grad_(not settings.frozen)
         self.constrain: Callable[[], None] = (lambda: None) if settings.frozen else check_trainable(encoder).constrain_
-        self.training, self.validation = (_to_device(part, device) for part in _split(labelled, settings))
+        self.training, self.validation = _split(labelled, settings, device)
         self.weights = _class_weights(labelled, self.training.target, settings)
 
     def train(self, log: Callable[[dict[str, Any]], None]) -> FineTuned:
@@ -166,7 +163,9 @@ class _Finetuning:
                     if (judged.score, -judged.loss) > (best.score, -best.loss):
                         best, best_epoch, kept = judged, done, self._state()
                     self.progress(done, self.settings.epochs, best.score)
-        self._restore_(kept)
+        self.head.load_state_dict(kept[0])
+        if not self.settings.frozen:
+            self.encoder.load_state_dict(kept[1])
         return self._result(ridge, best, {"best_epoch": best_epoch, "epochs_done": done, "interrupted": stop.asked})
 
     def _epochs(self, training: Rows, validation: Rows, stop: StopRequest) -> Iterator[tuple[int, Judged, float]]:
@@ -207,24 +206,16 @@ class _Finetuning:
     def _optimiser(self) -> torch.optim.Optimizer:
         """The head's group, and the encoder's groups of pretraining at a share of their rates."""
         settings, usual = self.settings, GroupsRecipe()
-        groups: dict[str, list[torch.nn.Parameter]] = {}
+        found: dict[str, list[torch.nn.Parameter]] = {}
         for name, parameter in self.encoder.named_parameters():
             if parameter.requires_grad:
-                groups.setdefault(group_of(f"encoder.{name}"), []).append(parameter)
-        head = {
-            "params": list(self.head.parameters()),
-            "lr": settings.head_learning_rate,
-            "weight_decay": settings.weight_decay,
-        }
-        encoder = [
-            {
-                "params": parameters,
-                "lr": settings.encoder_rate * getattr(usual, name).learning_rate,
-                "weight_decay": getattr(usual, name).weight_decay,
-            }
-            for name, parameters in groups.items()
-        ]
-        return torch.optim.AdamW([head, *encoder], fused=True)
+                found.setdefault(group_of(f"encoder.{name}"), []).append(parameter)
+        groups: list[dict[str, Any]] = [{"params": list(self.head.parameters()), "lr": settings.head_learning_rate}]
+        for name, parameters in found.items():
+            group: GroupRecipe = getattr(usual, name)
+            rate = settings.encoder_rate * group.learning_rate
+            groups.append({"params": parameters, "lr": rate, "weight_decay": group.weight_decay})
+        return torch.optim.AdamW(groups, weight_decay=settings.weight_decay, fused=True)
 
     def _embedded(self, part: _Part) -> Rows:
         return Rows(embed_places(self.encoder, part.latlon, self.device), part.target)
@@ -233,11 +224,6 @@ class _Finetuning:
         """The head's tensors, and the encoder's unless it is frozen."""
         encoder = {} if self.settings.frozen else self.encoder.state_dict()
         return tuple({name: t.clone() for name, t in state.items()} for state in (self.head.state_dict(), encoder))  # type: ignore[return-value]
-
-    def _restore_(self, state: tuple[dict[str, Tensor], dict[str, Tensor]]) -> None:
-        self.head.load_state_dict(state[0])
-        if state[1]:
-            self.encoder.load_state_dict(state[1])
 
     def _result(self, ridge: Judged, best: Judged, progress: dict[str, Any]) -> FineTuned:
         about = {
@@ -277,7 +263,7 @@ def _read(places: Any, target: Any, kind: Kind | None) -> Labelled:
     return Labelled(latlon, codes.astype(np.int64), "classify", tuple(map(str, names)), dropped)
 
 
-def _split(labelled: Labelled, settings: FinetuneSettings) -> tuple[_Part, _Part]:
+def _split(labelled: Labelled, settings: FinetuneSettings, device: torch.device) -> tuple[_Part, _Part]:
     split = split_places(
         labelled.latlon, validation=settings.validation, seed=settings.seed, block_degrees=settings.block_degrees
     )
@@ -292,12 +278,8 @@ def _split(labelled: Labelled, settings: FinetuneSettings) -> tuple[_Part, _Part
             raise DataError(f"all rows to {word} have the same target; there is nothing to learn or to judge by")
     target = torch.from_numpy(labelled.target if labelled.kind == "classify" else labelled.target.astype(np.float32))
     latlon = torch.from_numpy(np.ascontiguousarray(labelled.latlon))
-    training, validation = (torch.from_numpy(rows) for rows in split)
-    return _Part(latlon[training], target[training]), _Part(latlon[validation], target[validation])
-
-
-def _to_device(part: _Part, device: torch.device) -> _Part:
-    return _Part(part.latlon.to(device), part.target.to(device))
+    training, validation = (_Part(latlon[rows].to(device), target[rows].to(device)) for rows in split)
+    return training, validation
 
 
 def _class_weights(labelled: Labelled, target: Tensor, settings: FinetuneSettings) -> Tensor | None:

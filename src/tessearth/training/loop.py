@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from tessearth.devices import find_device
 from tessearth.encoder import Trajectory, measure_token_use
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery import FeatureStore, build_store
 from tessearth.training.data import Batch, TrainingData
-from tessearth.training.metrics import retrieval
 from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import distillation_by_width, is_distributed, total_loss
 from tessearth.training.recipe import Recipe, first_difference, read_recipe
@@ -52,12 +52,6 @@ def process_group(device: torch.device) -> Iterator[int]:
     finally:
         if started_here:
             dist.destroy_process_group()
-
-
-def wait_for_all() -> None:
-    """Return when every process has called this."""
-    if is_distributed():
-        dist.barrier()
 
 
 class StopRequest:
@@ -101,10 +95,6 @@ FeaturesProgress = Callable[[int, int], None]
 """Called with the places whose features are made and their number in all."""
 
 
-class NonFiniteLossError(DataError):
-    """A loss or gradient is not finite; the last good checkpoint is kept."""
-
-
 class Result(NamedTuple):
     """The outcome of a run."""
 
@@ -138,12 +128,14 @@ def pretrain(
     folder = RunFolder(out)
     with process_group(chosen) as rank, numerics(recipe.training.precision, chosen):
         if rank > 0:
-            wait_for_all()
-            return _Run(recipe, None, _open_store(recipe, out, store), chosen, progress=None).train()
+            dist.barrier()  # until the first process has checked or made the store
+            found = store if isinstance(store, FeatureStore) else FeatureStore(store or folder.path / STORE)
+            return _Run(recipe, None, found, chosen, progress=None).train()
         with folder.locked():
             folder.begin(recipe, resume=resume)
-            found = _open_store(recipe, out, store, build_on=chosen, features_progress=features_progress)
-            wait_for_all()  # the other processes open the finished store
+            found = _open_store(recipe, folder.path / STORE, store, chosen, features_progress)
+            if is_distributed():
+                dist.barrier()
             try:
                 return _Run(recipe, folder, found, chosen, progress).train()
             finally:
@@ -215,17 +207,21 @@ class _Run:
 
     def _resume(self) -> int:
         """Restore the last checkpoint, if there is one; gives the first step to take."""
-        if self.folder is None:
-            return _shared_start(self.stepper, None, self.device)
-        self.folder.write_environment(self.device, self._about_store())
-        checkpoint = self.folder.load_checkpoint(self.stepper.state())
         start = 0
-        if checkpoint is not None:
-            self.stepper.restore_(checkpoint.state)
-            self.best, start = checkpoint.best, checkpoint.step
-            self.trajectory = self.folder.load_trajectory(start)
-        self.folder.forget_after(start)
-        return _shared_start(self.stepper, start, self.device)
+        if self.folder is not None:
+            self.folder.write_environment(self.device, self._about_store())
+            checkpoint = self.folder.load_checkpoint(self.stepper.state())
+            if checkpoint is not None:
+                self.stepper.restore_(checkpoint.state)
+                self.best, start = checkpoint.best, checkpoint.step
+                self.trajectory = self.folder.load_trajectory(start)
+            self.folder.forget_after(start)
+        if self.stepper.world > 1:  # all processes begin at the first one's step, with its weights
+            number = torch.tensor(start, device=self.device)
+            for tensor in (number, *self.stepper.state().values()):
+                dist.broadcast(tensor, 0)
+            start = int(number)
+        return start
 
     def _record(self, step: int) -> None:
         sites = self.model.encoder.sites() if self.folder is not None else None
@@ -239,7 +235,7 @@ class _Run:
         if not all(map(math.isfinite, terms.values())):
             culprit = next((name for name in self.stepper.first_not_finite() if name != "total"), "total")
             kept = f"; the last good checkpoint in {self.folder.path} is kept" if self.folder else ""
-            raise NonFiniteLossError(f"the {culprit.replace('_', ' ')} is no longer finite at step {step + 1}{kept}")
+            raise DataError(f"the {culprit.replace('_', ' ')} is no longer finite at step {step + 1}{kept}")
         self.progress(step + 1, self.stepper.steps, terms["total"])
         if self.folder is not None:
             begun, first = self._begun
@@ -258,21 +254,19 @@ class _Run:
         loss = self.validation.get("total", math.inf)
         if self.best is None or loss < self.best or self.held_out is None:
             self.best = loss if math.isfinite(loss) else None
-            self.folder.save_weights("best", self.model.encoder, self._provenance(done))
+            self.model.encoder.save(self.folder.weights("best"), provenance=self._provenance(done))
 
     def _save(self, done: int) -> None:
         """Write the checkpoint last: other files may be ahead of it, so a kill in between loses nothing."""
         if self.folder is not None:
-            self.folder.save_weights("last", self.model.encoder, self._provenance(done))
+            self.model.encoder.save(self.folder.weights("last"), provenance=self._provenance(done))
             if self.trajectory:
                 self.folder.save_trajectory(self.trajectory)
             self.folder.save_checkpoint(Checkpoint(done, self.stepper.state(), self.best))
 
     def _provenance(self, done: int) -> dict[str, Any]:
-        recipe = {
-            key: value for key, value in self.recipe.to_dict().items() if key in ("objective", "sites", "training")
-        }
-        return {"step": done, "steps": self.stepper.steps, **recipe, **self._about_store()}
+        told = {key: table for key, table in self.recipe.to_dict().items() if key in ("objective", "sites", "training")}
+        return {"step": done, "steps": self.stepper.steps, **told, **self._about_store()}
 
     def _about_store(self) -> dict[str, Any]:
         return {
@@ -294,10 +288,8 @@ def evaluate(model: PretrainingModel, batch: Batch) -> dict[str, Any]:
         model.train()
     alone = dataclasses.replace(model.objective, negatives="local")  # the other processes do not take part
     terms = total_loss(sides, alone)
-    found = retrieval(sides.location, sides.image)
     results: dict[str, Any] = {name: float(value) for name, value in terms._asdict().items()}
-    for direction, shares in found._asdict().items():
-        results |= {f"{direction}_top{k}": share for k, share in shares.items()}
+    results |= retrieval(sides.location, sides.image)
     if model.objective.prefixes:
         widths = ("whole", *map(str, model.objective.prefixes))
         results["distillation_by_width"] = dict(zip(widths, map(float, distillation_by_width(sides)), strict=True))
@@ -311,24 +303,43 @@ def evaluate(model: PretrainingModel, batch: Batch) -> dict[str, Any]:
     return results
 
 
+TOP = (1, 5, 10)
+ROWS_AT_ONCE = 1024
+
+
+@torch.no_grad()
+def retrieval(location: Tensor, image: Tensor) -> dict[str, float]:
+    """The shares of images whose place, and of places whose image, is among the nearest 1, 5, 10; unit rows (N, D)."""
+    ranks = {"image_to_place": _ranks(image, location), "place_to_image": _ranks(location, image)}
+    return {f"{name}_top{k}": float((rank < k).double().mean()) for name, rank in ranks.items() for k in TOP}
+
+
+def _ranks(queries: Tensor, answers: Tensor) -> Tensor:
+    """How many other answers are at least as similar to each query as its own, (N,).
+
+    A tie counts: an encoder that gives every place the same embedding finds nothing.
+    """
+    ranks = []
+    for first in range(0, len(queries), ROWS_AT_ONCE):
+        similarity = queries[first : first + ROWS_AT_ONCE] @ answers.T
+        ranks.append((similarity >= similarity.diagonal(first)[:, None]).sum(-1) - 1)
+    return torch.cat(ranks)
+
+
 def _open_store(
     recipe: Recipe,
-    out: str | Path,
+    own: Path,
     store: str | Path | FeatureStore | None,
-    build_on: torch.device | None = None,
-    features_progress: FeaturesProgress | None = None,
+    device: torch.device,
+    progress: FeaturesProgress | None,
 ) -> FeatureStore:
-    """The given store, checked against the recipe, else the run's own, which is made when `build_on` is a device."""
+    """The given store, checked against the recipe, else the run's own, which is made."""
     if store is None:
         if recipe.features is None:
             raise ConfigError("the recipe has no [features] table, so give it a store: --store STORE")
-        path = Path(out) / STORE
-        if build_on is None:
-            return FeatureStore(path)
-        return build_store(recipe.features, path, device=build_on, progress=features_progress)
+        return build_store(recipe.features, own, device=device, progress=progress)
     # Verified whatever its size: a run takes hours, and damaged features would spoil all of it.
-    first = build_on is not None
-    opened = store if isinstance(store, FeatureStore) else FeatureStore(store, verify=first)
+    opened = store if isinstance(store, FeatureStore) else FeatureStore(store, verify=True)
     wanted = recipe.features.to_dict() if recipe.features else None
     difference = wanted and first_difference(opened.recipe.to_dict(), wanted, "features")
     if difference:
@@ -337,14 +348,3 @@ def _open_store(
             f"features`, or take this one as it is with --set features=none"
         )
     return opened
-
-
-def _shared_start(stepper: Stepper, start: int | None, device: torch.device) -> int:
-    """All processes begin at the first one's step, with its weights."""
-    if stepper.world == 1:
-        return start or 0
-    number = torch.tensor(start or 0, device=device)
-    torch.distributed.broadcast(number, 0)
-    for tensor in stepper.state().values():
-        torch.distributed.broadcast(tensor, 0)
-    return int(number)

@@ -37,14 +37,9 @@ class PositionWaves(nn.Module):
         height = height * (objective.position * feature_width / total).sqrt()
         self.register_buffer("heights", height.repeat_interleave((2 * degree + 1).long()).float(), persistent=False)
 
-    @property
-    def width(self) -> int:
-        """How many waves there are."""
-        return len(self.heights)
-
     @torch.no_grad()
     def forward(self, latlon: Tensor) -> Tensor:
-        """(N, 2) degrees -> (N, width)."""
+        """(N, 2) degrees -> (N, L (L + 2))."""
         waves: Tensor = self.harmonics(latlon)[:, 1:]
         return waves * self.heights.to(waves.dtype)
 
@@ -83,7 +78,7 @@ class PretrainingModel(nn.Module):
         self.mixed = training.precision == "bf16"
         self.image_head = nn.Linear(width, output) if _wants_head(training, width, output) else None
         self.waves = PositionWaves(objective, width) if objective.position > 0 else None
-        target = width + (0 if self.waves is None else self.waves.width)
+        target = width + (0 if self.waves is None else len(self.waves.heights))
         self.decoder = nn.Linear(output, target) if objective.distillation > 0 else None
         self.prefix_decoders = nn.ModuleList(nn.Linear(n, target) for n in _prefixes(objective, output))
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(training.contrastive_temperature)))
@@ -134,11 +129,6 @@ class PretrainingModel(nn.Module):
         """Bring everything back within its constraints; called after every optimiser step."""
         self.encoder.constrain_()
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
-
-    def set_progress_(self, progress: float) -> None:
-        """Anneal the location side's temperature: 0 at the beginning of training, 1 at its end."""
-        if self.encoder.tokens is not None:
-            self.encoder.tokens.temperature_progress.fill_(progress)
 
     def _decoded(self, raw: Tensor, unit: Tensor) -> list[Tensor]:
         """Features decoded from the whole embedding, then from each prefix, (N, F) each; none without a decoder."""

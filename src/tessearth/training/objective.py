@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tessearth.errors import ConfigError
+from tessearth.settings import check_at_least
 
 
 def is_distributed() -> bool:
@@ -138,8 +139,7 @@ class ObjectiveConfig:
     """The decay of finer waves: those of degree l are scaled by l^-decay."""
 
     def __post_init__(self) -> None:
-        if not self.position >= 0 or not self.position_decay >= 0:
-            raise ConfigError("objective.position and objective.position_decay must be 0 or more")
+        check_at_least(self, 0, *TERMS, "position", "position_decay", where="objective.")
         if not 1 <= self.position_degrees <= 100:
             raise ConfigError(f"objective.position_degrees is {self.position_degrees}; it lies between 1 and 100")
         if self.position and not self.distillation > 0:
@@ -148,9 +148,6 @@ class ObjectiveConfig:
             raise ConfigError(f"objective.prefixes is {list(self.prefixes)}; widths are different and at least 1")
         if self.prefixes and not self.distillation > 0:
             raise ConfigError("objective.prefixes are widths to distil from; set objective.distillation above 0")
-        for name in TERMS:
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"objective.{name} is {getattr(self, name)}; a weight must be 0 or more")
         if not any(getattr(self, name) > 0 for name in TERMS):
             raise ConfigError(f"every weight of the objective is 0; set one of {', '.join(TERMS)}")
 
@@ -197,34 +194,19 @@ TOKEN_TERMS = ("reconstruction", "alignment")
 
 def total_loss(sides: Sides, weights: ObjectiveConfig) -> Terms:
     """L = sum of weight x term over the terms that have a weight above 0 and all their parts."""
-    found = {name: _COMPUTE[name](sides, weights) for name in TERMS if getattr(weights, name) > 0}
-    known = {name: term for name, term in found.items() if term is not None}
+    found: dict[str, Tensor] = {}
+    if weights.contrastive > 0:
+        found["contrastive"] = contrastive(sides.location, sides.image, sides.scale, negatives=weights.negatives)
+    if weights.reconstruction > 0 and sides.reconstructed is not None:
+        found["reconstruction"] = reconstruction(sides.reconstructed, sides.image, reduction=weights.reduction)
+    if weights.alignment > 0 and sides.location_attention is not None and sides.image_attention is not None:
+        found["alignment"] = alignment(sides.location_attention, sides.image_attention)
+    by_width = distillation_by_width(sides) if weights.distillation > 0 else []
+    if by_width:
+        found["distillation"] = torch.stack(by_width).mean() if len(by_width) > 1 else by_width[0]
     zero = torch.zeros_like(sides.scale, requires_grad=False)
-    total = sum((getattr(weights, name) * term for name, term in known.items()), zero)
-    return Terms(total, *(known.get(name, zero) for name in TERMS))
-
-
-def _contrastive(sides: Sides, weights: ObjectiveConfig) -> Tensor:
-    return contrastive(sides.location, sides.image, sides.scale, negatives=weights.negatives)
-
-
-def _reconstruction(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
-    if sides.reconstructed is None:
-        return None
-    return reconstruction(sides.reconstructed, sides.image, reduction=weights.reduction)
-
-
-def _alignment(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
-    if sides.location_attention is None or sides.image_attention is None:
-        return None
-    return alignment(sides.location_attention, sides.image_attention)
-
-
-def _distillation(sides: Sides, weights: ObjectiveConfig) -> Tensor | None:
-    parts = distillation_by_width(sides)
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    return torch.stack(parts).mean()
+    total = sum((getattr(weights, name) * term for name, term in found.items()), zero)
+    return Terms(total, *(found.get(name, zero) for name in TERMS))
 
 
 def distillation_by_width(sides: Sides) -> list[Tensor]:
@@ -232,11 +214,3 @@ def distillation_by_width(sides: Sides) -> list[Tensor]:
     if sides.decoded is None or sides.feature is None or sides.variance is None:
         return []
     return [distillation(part, sides.feature, sides.variance) for part in (sides.decoded, *sides.prefix_decoded)]
-
-
-_COMPUTE = {
-    "contrastive": _contrastive,
-    "reconstruction": _reconstruction,
-    "alignment": _alignment,
-    "distillation": _distillation,
-}

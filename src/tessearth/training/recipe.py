@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tessearth.encoder import EMBEDDING_SPREAD, EncoderConfig
+from tessearth.encoder import EMBEDDING_SPREAD, EncoderConfig, LocationEncoder
 from tessearth.errors import ConfigError
 from tessearth.imagery import FeatureRecipe, lay_over, read_layers
-from tessearth.settings import from_plain, read_value
+from tessearth.settings import check_at_least, from_plain, read_value
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.zoo import BASELINES
 
-COUNTS = ("batch_size", "log_every", "evaluate_every", "evaluate_places", "record_every", "checkpoint_every")
 Precision = Literal["float32", "tf32", "bf16", "float64"]
 
 
@@ -49,8 +48,7 @@ class SitesRecipe:
     def __post_init__(self) -> None:
         if self.start == "clusters" and self.model is None:
             raise ConfigError("sites.start is 'clusters'; name the encoder: sites.model = NAME or PATH")
-        if self.places < 1 or self.rounds < 1:
-            raise ConfigError("sites.places and sites.rounds must be at least 1")
+        check_at_least(self, 1, "places", "rounds", where="sites.")
         if not 0 < self.spread < math.inf:
             raise ConfigError(f"sites.spread is {self.spread}; it must be positive")
 
@@ -88,9 +86,7 @@ class GroupRecipe:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        check_at_least(self, 0, "learning_rate", "weight_decay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,18 +175,15 @@ class TrainingRecipe:
     """Steps between checkpoints."""
 
     def __post_init__(self) -> None:
-        for name in COUNTS:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}; it must be at least 1")
+        counts = ("batch_size", "log_every", "evaluate_every", "evaluate_places", "record_every", "checkpoint_every")
+        check_at_least(self, 1, *counts, where="training.")
         if (self.steps is not None and self.steps < 1) or not self.epochs > 0:
             raise ConfigError("training must last: give training.steps of at least 1, or training.epochs above 0")
         if not 0 < self.share <= 1:
             raise ConfigError(f"training.share is {self.share}; it must be above 0 and at most 1")
-        if not self.contrastive_temperature >= 0.01:
-            raise ConfigError(f"training.contrastive_temperature is {self.contrastive_temperature}; at least 0.01")
-        for name in ("warmup_epochs", "final_learning_rate", "clip_norm", "jitter_degrees", "seed"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}; it must be 0 or more")
+        check_at_least(self, 0.01, "contrastive_temperature", where="training.")
+        sizes = ("warmup_epochs", "final_learning_rate", "clip_norm", "jitter_degrees", "seed")
+        check_at_least(self, 0, *sizes, where="training.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,12 +271,16 @@ def _with_sizes(values: dict[str, Any], own: Mapping[str, Any], changes: Sequenc
     kept = {name: table for name, table in values.items() if name not in taken_away}
     if not isinstance(values.get("start_from"), str) or (described and not taken_away):
         return kept
-    from tessearth.training.start import describe_start
+    from tessearth.zoo import load_base
 
-    return {
-        **{name: table for name, table in kept.items() if name not in ENCODERS},
-        **describe_start(values["start_from"]),
-    }
+    others = {name: table for name, table in kept.items() if name not in ENCODERS}
+    return others | describe_encoder(load_base(values["start_from"]))
+
+
+def describe_encoder(encoder: LocationEncoder) -> dict[str, Any]:
+    """The table of a recipe that describes an encoder: its [encoder] or its [baseline]."""
+    described: dict[str, Any] = json.loads(json.dumps(encoder.describe()))
+    return {"encoder": described["config"]} if described.pop("kind") == "voronoi" else {"baseline": described}
 
 
 def _apply(values: dict[str, Any], change: str) -> None:
@@ -314,7 +311,7 @@ def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str
     """A table's own values first, then its tables under their headings, as TOML requires."""
     for key, value in table.items():
         if value is not None and not _is_tables(value):
-            yield f"{_key(key)} = {_inline(value)}"
+            yield f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}"  # but for tables, TOML writes as JSON does
     for key, value in table.items():
         inner = (*path, _key(key))
         if isinstance(value, Mapping):
@@ -328,12 +325,6 @@ def _is_tables(value: object) -> bool:
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, Mapping) for item in value)
     return isinstance(value, Mapping)
-
-
-def _inline(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_inline, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
 
 
 def _key(key: str) -> str:

@@ -1,22 +1,9 @@
-"""The run folder: all files of a run, each written whole or not at all.
-
-RUN/
-recipe.toml               the resolved recipe; `tessearth pretrain RUN/recipe.toml` repeats the run
-environment.json          versions and device
-metrics.jsonl             one line per log interval and evaluation
-tensorboard/              the same for TensorBoard, when it is installed
-trajectories.npz          steps (R,), positions (R, K, 3) and sharpness (R, K) of the sites, for an encoder with any
-weights/best.safetensors  the encoder at its lowest validation loss
-weights/last.safetensors  the encoder after the last step
-checkpoint.safetensors    weights and optimiser; step and scores in its header (randomness follows from seed and step)
-features/                 the feature store, when the run made its own
-"""
+"""The run folder: all files of a run, each written whole or not at all; docs/reference/formats.md lists them."""
 
 import contextlib
 import importlib
 import json
 import platform
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessearth.encoder import TRAJECTORIES, LocationEncoder, Trajectory, read_trajectory
+from tessearth.encoder import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
-from tessearth.settings import from_plain
 from tessearth.storage import (
     atomic_write,
     locked_folder,
@@ -36,7 +22,7 @@ from tessearth.storage import (
     seal_tensors,
     write_bytes,
 )
-from tessearth.training.recipe import Recipe, first_difference, to_toml
+from tessearth.training.recipe import Recipe, first_difference, read_recipe, to_toml
 from tessearth.version import __version__
 
 RECIPE, ENVIRONMENT, METRICS, CHECKPOINT = "recipe.toml", "environment.json", "metrics.jsonl", "checkpoint.safetensors"
@@ -120,10 +106,6 @@ class RunFolder:
         header = {"format": CHECKPOINT_FORMAT, "progress": progress}
         write_bytes(self.path / CHECKPOINT, seal_tensors(checkpoint.state, header))
 
-    def save_weights(self, name: str, encoder: LocationEncoder, provenance: Mapping[str, Any]) -> None:
-        """Replace the best or last weights."""
-        encoder.save(self.weights(name), provenance=provenance)
-
     def save_trajectory(self, records: Sequence[Trajectory]) -> None:
         """Replace the sites' trajectory by these parts of it."""
         whole = Trajectory(*map(np.concatenate, zip(*records, strict=True)))
@@ -155,36 +137,27 @@ class RunFolder:
             with open(file, "ab") as opened:
                 opened.write(json.dumps({"step": step, **values}).encode() + b"\n")
         except OSError as error:
-            raise OutputError(
-                f"cannot write {self.path / METRICS}: {(error.strerror or str(error)).lower()}"
-            ) from error
-        board = self._open_board(step)
-        if board is not None:
+            raise OutputError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from error
+        if self._board is None:
+            with contextlib.suppress(ImportError):
+                board = importlib.import_module("torch.utils.tensorboard")  # needs the tensorboard package
+                self._board = board.SummaryWriter(str(self.path / TENSORBOARD), purge_step=step)
+        if self._board is not None:
             for name, value in _scalars(values):
-                board.add_scalar(name, value, step)
+                self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flush TensorBoard's files to the disk."""
         if self._board is not None:
             self._board.close()
 
-    def _open_board(self, step: int) -> Any:
-        if self._board is None:
-            with contextlib.suppress(ImportError):
-                board = importlib.import_module("torch.utils.tensorboard")  # needs the tensorboard package
-                self._board = board.SummaryWriter(str(self.path / TENSORBOARD), purge_step=step)
-        return self._board
-
 
 def read_run_recipe(path: str | Path) -> Recipe:
     """The recipe of a run."""
     file = Path(path) / RECIPE
-    try:
-        return from_plain(Recipe, tomllib.loads(file.read_text("utf-8")))
-    except FileNotFoundError:
-        raise DataError(f"{path} is not a run: it has no {RECIPE}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+    if not file.is_file():
+        raise DataError(f"{path} is not a run: it has no {RECIPE}")
+    return read_recipe(str(file))
 
 
 def _step_of(line: bytes) -> float:

@@ -1,12 +1,5 @@
-"""The encoder a run begins with: with random or given weights, ours or a published one.
+"""The encoder a run begins with: with random or given weights, ours or a published one."""
 
-Sites start on a lattice or on the clusters of another encoder's embeddings. `centre_` subtracts the mean over all
-places. With the paper's small site embeddings, dozens of them mixed at every place, the norm's output is mostly the
-projection's bias and the tokens' mean; a quarter to a half of the head's units are then off at every place and get no
-gradient.
-"""
-
-import json
 from typing import Any
 
 import torch
@@ -27,38 +20,24 @@ from tessearth.ridge import ridge_path
 from tessearth.sphere import latlon_to_xyz, sample_land
 from tessearth.training.data import Batch
 from tessearth.training.model import PretrainingModel
-from tessearth.training.recipe import Recipe, SitesRecipe
+from tessearth.training.recipe import ENCODERS, Recipe, SitesRecipe, describe_encoder
 from tessearth.zoo import build_baseline, load_base
 
 
 def build_start(recipe: Recipe, generator: torch.Generator) -> LocationEncoder:
     """The encoder before its first step, in training mode."""
     if recipe.start_from is not None:
-        return _load_start(recipe, recipe.start_from).train()
+        encoder = load_base(recipe.start_from)
+        found, wanted = describe_encoder(encoder), recipe.to_dict()
+        if any(found.get(name) != wanted.get(name) for name in ENCODERS):
+            raise ConfigError(
+                f"start_from: {recipe.start_from} is an encoder of other sizes than the recipe's; "
+                f"take its own with --set encoder=none, or leave [encoder] out"
+            )
+        return encoder.train()
     if recipe.baseline is not None:
         return build_baseline(recipe.baseline.name, recipe.baseline.settings, seed=recipe.training.seed).train()
     return build_encoder(recipe, generator)
-
-
-def describe_start(model: str) -> dict[str, Any]:
-    """The table of a recipe that describes an existing encoder: its [encoder] or its [baseline]."""
-    return _description(load_base(model))
-
-
-def _load_start(recipe: Recipe, model: str) -> LocationEncoder:
-    encoder = load_base(model)
-    found, wanted = _description(encoder), recipe.to_dict()
-    if any(found.get(name) != wanted.get(name) for name in ("encoder", "baseline")):
-        raise ConfigError(
-            f"start_from: {model} is an encoder of other sizes than the recipe's; "
-            f"take its own with --set encoder=none, or leave [encoder] out"
-        )
-    return encoder
-
-
-def _description(encoder: LocationEncoder) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(json.dumps(encoder.describe()))
-    return {"encoder": described["config"]} if described.pop("kind") == "voronoi" else {"baseline": described}
 
 
 ROWS_AT_ONCE = 8192
@@ -87,8 +66,7 @@ def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Ten
     Places drawn over land are embedded and clustered by k-means; a site is the mean of its cluster's places, projected
     to the sphere. A cluster whose places surround the globe evenly has no mean: its first place is the site.
     """
-    if recipe.model is None:
-        raise ConfigError("sites.model is missing: name the encoder whose embeddings are clustered")
+    assert recipe.model is not None, "a recipe of clusters names the encoder"
     if max(counts) > recipe.places:
         raise ConfigError(f"sites.places is {recipe.places}, fewer than the {max(counts)} sites to be found among them")
     latlon = sample_land(recipe.places, seed, purpose="clusters")
@@ -199,13 +177,15 @@ def fit_image_side_(model: PretrainingModel, batch: Batch) -> None:
     unit = F.normalize(raw, dim=-1)
     read = raw if model.objective.distil_from == "raw" else unit
     target = model.distilled(batch.latlon, feature)
-    if model.image_head is not None:
-        _set_ridge_(model.image_head, feature, unit)
-    if model.decoder is not None:
-        _set_ridge_(model.decoder, read, target)
-    for decoder in model.prefix_decoders:
-        if isinstance(decoder, nn.Linear):
-            _set_ridge_(decoder, read[:, : decoder.in_features], target)
+    prefixes = [
+        (layer, read[:, :n], target) for layer, n in zip(model.prefix_decoders, model.objective.prefixes, strict=True)
+    ]
+    for layer, x, y in [(model.image_head, feature, unit), (model.decoder, read, target), *prefixes]:
+        if isinstance(layer, nn.Linear):
+            penalty = PENALTY * len(x) * float(x.double().square().mean())
+            ((slope, bias),) = ridge_path(x, y, (penalty,))
+            layer.weight.copy_(slope.T)
+            layer.bias.copy_(bias)
 
 
 def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
@@ -216,10 +196,3 @@ def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
         return torch.cat([model.encoder.from_exact(*model.encoder.exact(part))[0] for part in parts])
     finally:
         model.train()
-
-
-def _set_ridge_(layer: nn.Linear, x: Tensor, y: Tensor) -> None:
-    penalty = PENALTY * len(x) * float(x.double().square().mean())
-    ((slope, bias),) = ridge_path(x, y, (penalty,))
-    layer.weight.copy_(slope.T)
-    layer.bias.copy_(bias)

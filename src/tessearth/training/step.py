@@ -9,7 +9,6 @@ import dataclasses
 import fnmatch
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,15 +22,19 @@ from tessearth.training.objective import TERMS, is_distributed
 from tessearth.training.recipe import GroupRecipe, GroupsRecipe, Precision, TrainingRecipe
 
 
-def count_steps(training: TrainingRecipe, places: int) -> tuple[int, int]:
-    """Steps in an epoch and in the whole run; an epoch's last places that fill no batch wait for the next shuffle."""
+def count_steps(training: TrainingRecipe, places: int) -> tuple[int, int, int]:
+    """Steps in an epoch, in the whole run, and of rising learning rates, which are at most half of the run.
+
+    An epoch's last places that fill no batch wait for the next shuffle.
+    """
     per_epoch = places // training.batch_size
     if per_epoch == 0:
         raise DataError(
             f"there are {places} training places, fewer than the batch of {training.batch_size}; "
             f"make a larger store, or --set training.batch_size={places}"
         )
-    return per_epoch, training.steps or max(1, round(training.epochs * per_epoch))
+    steps = training.steps or max(1, round(training.epochs * per_epoch))
+    return per_epoch, steps, min(round(training.warmup_epochs * per_epoch), steps // 2)
 
 
 def learning_rate(peak: float, final: float, step: int, warmup: int, steps: int) -> float:
@@ -44,11 +47,6 @@ def learning_rate(peak: float, final: float, step: int, warmup: int, steps: int)
     t = (step - warmup) / max(1, steps - 1 - warmup)
     final = min(final, peak)
     return final + (peak - final) * 0.5 * (1 + math.cos(math.pi * min(t, 1.0)))
-
-
-def warmup_steps(training: TrainingRecipe, per_epoch: int, steps: int) -> int:
-    """How many steps the learning rates rise: those of the recipe, at most half of the run."""
-    return min(round(training.warmup_epochs * per_epoch), steps // 2)
 
 
 GROUP_OF = {
@@ -70,7 +68,6 @@ GROUP_OF = {
 """Parameter names to groups of the recipe."""
 
 GROUPS = tuple(field.name for field in dataclasses.fields(GroupsRecipe))
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def group_of(name: str) -> str:
@@ -111,22 +108,10 @@ def build_optimiser(model: nn.Module, recipe: GroupsRecipe, rates: Tensor) -> to
     )
     for group in optimiser.param_groups:
         for parameter in group["params"]:
-            optimiser.state[parameter] = _empty_state(parameter)
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            optimiser.state[parameter] = {"step": step, **moments}
     return optimiser
-
-
-def state_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The live tensors that a step changes, by name."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict(keep_vars=True).items()}
-    for name, parameter in model.named_parameters():
-        for key, value in optimiser.state.get(parameter, {}).items():
-            tensors[f"optimiser.{name}.{key}"] = value
-    return {name: tensor.detach() for name, tensor in tensors.items()}
-
-
-def _empty_state(parameter: nn.Parameter) -> dict[str, Any]:
-    moments = {name: torch.zeros_like(parameter, memory_format=torch.preserve_format) for name in MOMENTS}
-    return {"step": torch.zeros((), dtype=torch.float32, device=parameter.device), **moments}
 
 
 NAMES = ("total", *TERMS, "gradient_norm")
@@ -140,8 +125,7 @@ class Stepper:
 
     def __init__(self, model: PretrainingModel, data: TrainingData, training: TrainingRecipe) -> None:
         self.model, self.data, self.training = model, data, training
-        self.per_epoch, self.steps = count_steps(training, len(data.training))
-        self._warmup = warmup_steps(training, self.per_epoch, self.steps)
+        self.per_epoch, self.steps, self._warmup = count_steps(training, len(data.training))
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
         if training.batch_size % self.world:
             raise ConfigError(f"training.batch_size {training.batch_size} cannot be shared by {self.world} processes")
@@ -151,7 +135,10 @@ class Stepper:
         self.optimiser = build_optimiser(model, training.groups, self._rates_now)
         self._sums = torch.zeros(len(NAMES), device=data.device, dtype=model.logit_scale.dtype)
         self._not_finite = torch.zeros_like(self._sums)  # the report of the first step with a number that is not finite
-        self._rates = self._rate_table() if data.device.type == "cuda" else None
+        self._rates: Tensor | None = None
+        if data.device.type == "cuda":
+            rates = [list(self.rates(step).values()) for step in range(self.steps)]
+            self._rates = torch.tensor(rates, dtype=torch.float32, device=data.device)
         self._counted = 0
         # Messages between processes stay out of graphs: one that captures while another replays would hang both.
         compiled = training.compiled and data.device.type == "cuda" and self.world == 1
@@ -162,10 +149,17 @@ class Stepper:
         """Step number `step`, counted from 0."""
         rows, following = self._rows(step), self._rows(step + 1) if step + 1 < self.steps else None
         self.data.fill(self.batch, rows, following)
-        self._set_rates(step)
-        if self.training.anneal_temperature:
-            self.model.set_progress_(step / max(1, self.steps - 1))
-        torch.manual_seed(step_seed(self.training.seed, step, self.rank))
+        if self._rates is not None:
+            self._rates_now.copy_(self._rates[step])
+        else:
+            rates = self.rates(step)
+            for group in self.optimiser.param_groups:
+                group["lr"] = rates[group["name"]]
+        tokens = self.model.encoder.tokens
+        if self.training.anneal_temperature and tokens is not None:
+            tokens.temperature_progress.fill_(step / max(1, self.steps - 1))
+        seeds = np.random.SeedSequence([self.training.seed, step, self.rank])
+        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
         if self._graph is not None:
             self._graph.replay()
         else:
@@ -194,7 +188,11 @@ class Stepper:
 
     def state(self) -> dict[str, Tensor]:
         """The live tensors that a step changes, by name."""
-        return state_tensors(self.model, self.optimiser)
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict(keep_vars=True).items()}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimiser.state.get(parameter, {}).items():
+                tensors[f"optimiser.{name}.{key}"] = value
+        return {name: tensor.detach() for name, tensor in tensors.items()}
 
     @torch.no_grad()
     def restore_(self, state: dict[str, Tensor]) -> None:
@@ -233,18 +231,6 @@ class Stepper:
         for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):  # type: ignore[no-untyped-call]
             gradient.copy_(part.view_as(gradient))
 
-    def _rate_table(self) -> Tensor:
-        rows = [list(self.rates(step).values()) for step in range(self.steps)]
-        return torch.tensor(rows, dtype=torch.float32, device=self.data.device)
-
-    def _set_rates(self, step: int) -> None:
-        if self._rates is not None:
-            self._rates_now.copy_(self._rates[step])
-            return
-        rates = self.rates(step)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rates[group["name"]]
-
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Capture the step as a graph; the steps of the warm-up are undone."""
         kept = {name: tensor.clone() for name, tensor in self.state().items()}
@@ -262,11 +248,6 @@ class Stepper:
         self._sums.zero_()
         self._not_finite.zero_()
         return graph
-
-
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """The seed of all randomness within a step."""
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError
@@ -13,11 +12,10 @@ from tessearth.settings import Registry, from_plain
 from tessearth.zoo.baselines.base import Network, PositionalEncoder, PositionalEncoding
 from tessearth.zoo.baselines.elementary import Cartesian3d, Direct, ElementarySettings, Wrap, WrapResidualSettings
 from tessearth.zoo.baselines.fourier import FourierSettings, RandomFourier, SummedCapsules
-from tessearth.zoo.baselines.harmonics import HarmonicsSettings, SphericalHarmonics
+from tessearth.zoo.baselines.harmonics import HarmonicsSettings, HarmonicsSirenSettings, Siren, SphericalHarmonics
 from tessearth.zoo.baselines.networks import FeedForward, ResidualNetwork
-from tessearth.zoo.baselines.siren import HarmonicsSirenSettings, Siren
 from tessearth.zoo.baselines.space2vec import Grid, GridFeedForwardSettings, Space2VecSettings, Theory
-from tessearth.zoo.baselines.sphere2vec import Sphere2VecSettings, SphereC, SphereCPlus, SphereM, SphereMPlus
+from tessearth.zoo.baselines.sphere2vec import Sphere2Vec, Sphere2VecSettings
 
 Build = Callable[[Any, torch.Generator], LocationEncoder]
 
@@ -33,34 +31,16 @@ class BaselineCard:
 
     summary: str
     """One line for lists."""
-
     citation: str
     """Who published it, where and when."""
-
     build: Build
     """Makes one from its settings, its random parts drawn from a generator."""
-
     settings: type[Any] = NoSettings
     """The dataclass it is built from; defaults are ours where the authors tuned a value per data set."""
-
     seamless: bool = False
     """Whether it is continuous across the antimeridian; the others see a flat map with an edge there."""
-
     has_network: bool = False
     """Whether it has weights to train by default; the others take a `network` in their settings."""
-
-
-class Described(NamedTuple):
-    """A published file in our words: what its reader makes of it."""
-
-    baseline: str
-    """Which baseline it fits."""
-    settings: Any
-    """The settings to build that baseline from, read off the file."""
-    state: dict[str, Tensor]
-    """Its tensors under our names."""
-    names: dict[str, str]
-    """Ours -> the file's, for errors."""
 
 
 def build_baseline(name: str, settings: Mapping[str, Any] | object | None = None, *, seed: int = 0) -> LocationEncoder:
@@ -69,17 +49,16 @@ def build_baseline(name: str, settings: Mapping[str, Any] | object | None = None
     Everything random is drawn from `seed`; PyTorch's own random state is left as it was.
     """
     card = BASELINES[name]
-    chosen = settings if isinstance(settings, card.settings) else _read_settings(name, card.settings, settings)
+    kind, chosen = card.settings, settings
+    if not isinstance(settings, kind):
+        if settings is not None and not isinstance(settings, Mapping):
+            given = f"a {type(settings).__name__}, not {kind.__name__} or plain values"
+            raise ConfigError(f"the settings of {name} are {given}")
+        chosen = from_plain(kind, settings or {}, f"{name}.")
     with torch.random.fork_rng(devices=[]):  # layers draw once from the global state before they are drawn anew
         encoder = card.build(chosen, torch.Generator().manual_seed(seed))
     encoder.name, encoder.settings = name, chosen
     return encoder.eval()
-
-
-def _read_settings(name: str, kind: type[Any], values: object) -> Any:
-    if values is not None and not isinstance(values, Mapping):
-        raise ConfigError(f"the settings of {name} are a {type(values).__name__}, not {kind.__name__} or plain values")
-    return from_plain(kind, values or {}, f"{name}.")
 
 
 def positional(
@@ -163,25 +142,25 @@ BASELINES: Registry[BaselineCard] = Registry(
             summary="Sphere2Vec-sphereC: latitude and longitude scaled together, as points on spheres",
             citation=SPHERE2VEC,
             settings=Sphere2VecSettings,
-            build=positional(lambda settings, _: SphereC(settings)),
+            build=positional(lambda settings, _: Sphere2Vec(settings, one_at_a_time=False, with_grid=False)),
         ),
         "sphereC+": BaselineCard(
             summary="Sphere2Vec-sphereC+: sphereC and the grid's waves",
             citation=SPHERE2VEC,
             settings=Sphere2VecSettings,
-            build=positional(lambda settings, _: SphereCPlus(settings)),
+            build=positional(lambda settings, _: Sphere2Vec(settings, one_at_a_time=False, with_grid=True)),
         ),
         "sphereM": BaselineCard(
             summary="Sphere2Vec-sphereM: latitude and longitude scaled one at a time",
             citation=SPHERE2VEC,
             settings=Sphere2VecSettings,
-            build=positional(lambda settings, _: SphereM(settings)),
+            build=positional(lambda settings, _: Sphere2Vec(settings, one_at_a_time=True, with_grid=False)),
         ),
         "sphereM+": BaselineCard(
             summary="Sphere2Vec-sphereM+: sphereM and the grid's waves",
             citation=SPHERE2VEC,
             settings=Sphere2VecSettings,
-            build=positional(lambda settings, _: SphereMPlus(settings)),
+            build=positional(lambda settings, _: Sphere2Vec(settings, one_at_a_time=True, with_grid=True)),
         ),
         "harmonics": BaselineCard(
             summary="real spherical harmonics",

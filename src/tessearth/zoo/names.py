@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import quote
 
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, load_weights
-from tessearth.errors import DataError, UnknownNameError
+from tessearth.errors import DataError, UnknownNameError, first_line
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
 from tessearth.storage import cache_folder
@@ -136,13 +136,9 @@ def fetch(model: str) -> Path:
     """Download a model's configuration and weights into the hub's own cache; the folder there."""
     hub = require("huggingface_hub", extra="hub", what=f"the model {model!r} (no such path here, so taken as a hub id)")
     name, _, revision = model.partition("@")
+    wanted = ["config.json", "model.safetensors"]
     try:
-        folder: str = hub.snapshot_download(
-            name, revision=revision or None, allow_patterns=["config.json", "model.safetensors"]
-        )
+        return Path(hub.snapshot_download(name, revision=revision or None, allow_patterns=wanted))
     except Exception as error:  # the hub client raises its own, the network's and the file system's kinds
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UnknownNameError(
-            f"the model {model!r} is no path here and cannot be had from the hub: {reason}"
-        ) from error
-    return Path(folder)
+        said = f"the model {model!r} is no path here and cannot be had from the hub: {first_line(error)}"
+        raise UnknownNameError(said) from error

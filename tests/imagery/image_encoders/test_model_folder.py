@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, WeightsError
-from tessearth.imagery.image_encoders import FolderSettings, build_image_encoder, load_model_folder
+from tessearth.imagery.image_encoders import build_image_encoder
+from tessearth.imagery.image_encoders.vision_models import FolderSettings, load_model_folder
 
 TINY: dict[str, Any] = {
     "hidden_size": 24,

@@ -185,7 +185,7 @@ def test_description_is_json_and_knows_the_seed() -> None:
 
 def test_wrong_tiles_are_named() -> None:
     encoder = RandomConvolution.fit(some_tiles(), SMALL, seed=0)
-    with pytest.raises(DataError, match="tiles have 4 bands, but the filters were drawn from 3"):
+    with pytest.raises(DataError, match="tiles have 4 bands, but the image encoder rcf reads 3"):
         encoder.encode(some_tiles(bands=4))
     with pytest.raises(DataError, match="2 x 2 pixels are too small for patches of 3"):
         encoder.encode(torch.zeros(1, 3, 2, 2))

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError, WeightsError
-from tessearth.imagery.image_encoders import VitSettings, load_vit, tensors_sha256
-from tessearth.imagery.image_encoders.vit import LIBRARY_NAMES, library_names
+from tessearth.imagery.image_encoders.base import tensors_sha256
+from tessearth.imagery.image_encoders.vision_models import LIBRARY_NAMES, VitSettings, library_names, load_vit
 
 BANDS, PATCH, SIDE, WIDTH, DEPTH, HEADS, HIDDEN = 13, 4, 12, 24, 3, 4, 40
 TINY = VitSettings(num_heads=HEADS)
@@ -157,14 +157,14 @@ def prefix_of(layout: str) -> str:
 def test_a_missing_tensor_is_named(layout: str, lost: str, tmp_path: Path) -> None:
     tensors = encoder_tensors()
     del tensors[lost]
-    with pytest.raises(WeightsError, match=f"lacks 1 tensors of this model, first {lost}"):
+    with pytest.raises(WeightsError, match=f"missing tensor {prefix_of(layout)}{lost}"):
         load_vit(write(FILES[layout](tensors), tmp_path), TINY)
 
 
 @pytest.mark.parametrize("surplus", ["blocks.1.attn.rotary", "fc_norm.weight", "blocks.x"])
 def test_a_surplus_tensor_is_named(layout: str, surplus: str, tmp_path: Path) -> None:
     tensors = {**encoder_tensors(), surplus: torch.zeros(1)}
-    with pytest.raises(WeightsError, match=f"holds 1 tensors this model does not know, first {surplus}"):
+    with pytest.raises(WeightsError, match=f"surplus tensor {prefix_of(layout)}{surplus}"):
         load_vit(write(FILES[layout](tensors), tmp_path), TINY)
 
 
@@ -172,13 +172,13 @@ def test_a_stranger_beside_the_encoder_is_named(tmp_path: Path) -> None:
     for layout, inside in (("moco", "state_dict"), ("dino", "teacher")):
         content = FILES[layout](encoder_tensors())
         content[inside]["module.queue"] = torch.zeros(1)
-        with pytest.raises(WeightsError, match=r"does not know, first module\.queue"):
+        with pytest.raises(WeightsError, match=r"surplus tensor module\.queue"):
             load_vit(write(content, tmp_path), TINY)
 
 
 def test_a_misshapen_tensor_is_named(layout: str, tmp_path: Path) -> None:
     tensors = {**encoder_tensors(), "blocks.2.mlp.fc2.bias": torch.zeros(WIDTH + 1)}
-    with pytest.raises(WeightsError, match=r"has shape \(25,\), but this model needs \(24,\)"):
+    with pytest.raises(WeightsError, match=r"has shape \(25,\), its model needs \(24,\)"):
         load_vit(write(FILES[layout](tensors), tmp_path), TINY)
 
 
@@ -248,7 +248,7 @@ def test_other_tile_sizes_are_resized_and_other_bands_refused(tmp_path: Path) ->
     flat = torch.full((1, BANDS, 1, 1), 0.2)
     small, large = flat.expand(-1, -1, 6, 6), flat.expand(-1, -1, SIDE, SIDE)
     torch.testing.assert_close(encoder.encode(small), encoder.encode(large))
-    with pytest.raises(DataError, match="tiles have 12 bands, but this checkpoint was trained on 13"):
+    with pytest.raises(DataError, match="tiles have 12 bands, but the image encoder vit reads 13"):
         encoder.encode(torch.rand(2, 12, SIDE, SIDE))
 
 

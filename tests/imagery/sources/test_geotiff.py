@@ -7,7 +7,7 @@ import pytest
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.source import Source
-from tessearth.imagery.sources import GeoTiff
+from tessearth.imagery.sources import GeoTiff, geotiff, images
 from tests.imagery.sources.fabricate import (
     Array,
     degrees_apart,
@@ -135,14 +135,13 @@ def test_only_the_window_of_a_place_is_read(tmp_path: Path, monkeypatch: pytest.
     path = around_paris(tmp_path / "a.tif", noise(1, side=512))
     globe = write_globe(tmp_path / "globe.tif", np.zeros((1, 180, 360), np.uint8))
     read: list[tuple[int, int]] = []
-    original = GeoTiff._read_window
 
-    def watched(self: GeoTiff, *window: object) -> Array:
-        pixels = original(self, *window)  # type: ignore[arg-type]
+    def watched(dataset: object, **options: object) -> Array:
+        pixels = images.read_pixels(dataset, **options)
         read.append(pixels.shape[1:])
         return pixels
 
-    monkeypatch.setattr(GeoTiff, "_read_window", watched)
+    monkeypatch.setattr(geotiff, "read_pixels", watched)
     GeoTiff(path, size=8, km_per_pixel=0.1).tiles(PARIS)
     GeoTiff(path, size=8, km_per_pixel=1.0).tiles(PARIS)
     GeoTiff(globe, size=8, km_per_pixel=111.0).tiles(np.array([[10.0, 179.9]]))  # one window on either side

@@ -10,7 +10,7 @@ import pytest
 from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.imagery.source import Source
 from tessearth.imagery.sources import image_folder, sentinel2_patches
-from tessearth.imagery.sources.sentinel2 import ALL_BANDS, FILE_BANDS
+from tessearth.imagery.sources.patch_folders import ALL_BANDS, FILE_BANDS
 from tests.imagery.sources.fabricate import LATLON, encode, sentinel2_bytes, write_s2_folder, write_s2_shards
 
 pytest.importorskip("rasterio")

@@ -301,9 +301,10 @@ def test_a_server_that_refuses_is_named_without_its_secrets(server: Server) -> N
     assert server.asked.total() == 1
 
 
-def test_a_server_cannot_lead_to_a_local_file(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["", "ftp://127.0.0.1:9/tile.png", "data:image/png;base64,AAAA"])
+def test_a_server_cannot_lead_to_a_local_file_or_off_the_web(server: Server, tmp_path: Path, address: str) -> None:
     (tmp_path / "private.png").write_bytes(harmonic_tile(0, 0, 0))
-    server.answers["/2/2/1.png"] = [(tmp_path / "private.png").as_uri()] * 9
+    server.answers["/2/2/1.png"] = [address or (tmp_path / "private.png").as_uri()] * 9
     source = impatient(TilePyramid(server.template, size=8, km_per_pixel=30, mode="L", max_zoom=2))
     with pytest.raises(DataError, match="did not come"):
         source.tiles(np.array([[20.0, 20.0]]))

@@ -29,10 +29,3 @@ from typing import Literal
 
 Strategy = Literal["auto", "plain", "fast"]
 """The names that `Embedder` takes."""
-
-
-def takes_fast(strategy: Strategy, device_type: str, precision: str, top_k: int | None) -> bool:
-    """Whether a Voronoi encoder's places take the fast strategy, if the encoder has such a form on the device."""
-    if device_type not in ("cpu", "cuda") or precision == "float64" or top_k is not None:
-        return False
-    return strategy == "fast" or (strategy == "auto" and device_type == "cpu")

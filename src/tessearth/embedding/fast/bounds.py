@@ -22,10 +22,8 @@ from tessearth.encoder import SoftVoronoi
 
 EPSILON = 1e-6
 """The most that the weights of all sites left out may add up to, at any point."""
-
 FINEST = 64
 """Cells per edge of a cube's face at the finest side; each coarser side is half the next finer one."""
-
 ROUNDING = 1e-6
 """Radians by which a cell's cap is widened, for points that rounding puts on the wrong side of an edge."""
 

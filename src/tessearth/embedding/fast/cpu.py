@@ -21,19 +21,14 @@ Floats = npt.NDArray[np.float32]
 
 ROWS_AT_ONCE = 512
 """Places whose activations are held at once: they stay in a CPU's second cache, and neighbours share silent units."""
-
 FEW_PLACES = 4
 """Up to this many places are embedded one by one."""
-
 LIGHT = (128.0, 512.0)
 """How many times less than epsilon a site weighs that one tries to leave out, the boldest try first."""
-
 ROUNDED_SUM = 0.9
 """How much of epsilon may be left out: float32 shares add up to one except for their rounding."""
-
 FULL_ABOVE = 0.7
 """The share of units above zero beyond which a layer is multiplied whole."""
-
 START = torch.zeros(1, dtype=torch.int64)
 ZERO = np.float32(0)
 
@@ -193,5 +188,4 @@ def _sum_rows(rows: Tensor, which: npt.NDArray[np.int64], shares: Floats) -> Ten
 
 
 def _relu(x: Floats) -> Floats:
-    rectified: Floats = np.maximum(x, ZERO, out=x)
-    return rectified
+    return np.maximum(x, ZERO, out=x)

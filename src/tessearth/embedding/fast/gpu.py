@@ -19,10 +19,8 @@ from tessearth.encoder import SphericalVoronoiEncoder
 
 SIDE = 8
 """Cells per edge of a cube's face that series are first tried for."""
-
 MOST_LEAVES = 12_288
 """More cells than this take too long to make and too much memory."""
-
 BLOCKS_AT_ONCE = 2048
 """Of places, where no kernel computes the first activations."""
 
@@ -118,7 +116,11 @@ class GpuVoronoi:
         layers = [layer for block in residual_blocks(encoder.head) for layer in (block.first, block.second)]
         self.layers = [(layer.weight.T.to(dtype).contiguous(), layer.bias.to(dtype)) for layer in layers]
         self.exit = encoder.head.exit.weight.T.to(dtype).contiguous()
-        self.halves = self._halve() if dtype == torch.float32 and kernels.is_available(self.device) else None
+        self.halves: list[Halves] | None = None
+        """Every matrix of the head in two float16 parts; None where one is too large for that."""
+        if dtype == torch.float32 and kernels.is_available(self.device):
+            halves = [kernels.halve(columns) for columns in (*(columns for columns, _ in self.layers), self.exit)]
+            self.halves = halves if all(bool(half.high.isfinite().all()) for half in halves) else None
 
     def embed(self, xyz: Tensor) -> Tensor:
         """(N, 3) in float32 on the device -> (N, D) in float32."""
@@ -172,11 +174,6 @@ class GpuVoronoi:
         for first, second in zip(self.layers[::2], self.layers[1::2], strict=True):
             x = x.add_(_relu_linear(second, _relu_linear(first, x)))
         return x @ self.exit
-
-    def _halve(self) -> list[Halves] | None:
-        """Every matrix of the head in two float16 parts; None where one is too large for that."""
-        halves = [kernels.halve(columns) for columns in (*(columns for columns, _ in self.layers), self.exit)]
-        return halves if all(bool(half.high.isfinite().all()) for half in halves) else None
 
     def _head_by_halves(self, x: Tensor, halves: list[Halves]) -> Tensor:
         """The head in float32 on the tensor cores; `x` keeps its values."""

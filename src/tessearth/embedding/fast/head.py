@@ -81,14 +81,15 @@ def fold(encoder: SphericalVoronoiEncoder, *, fewest_rows: bool = False) -> Fold
     itself = torch.eye(config.mixture_dim, dtype=torch.float64)[: config.mixture_dim if compares_directions else 0]
     tokens = torch.zeros(0, width) if encoder.tokens is None else encoder.tokens.tokens * config.token_gate
     parts = Parts(onwards @ matrix * share, onwards @ shift * share, onwards @ _wide(tokens).T)
-    parts = _turn(parts, width) if fewest_rows else parts
+    if fewest_rows:
+        parts = _turn(parts, width)
     no_shift = torch.zeros(len(itself), dtype=torch.float64)
     return Folded(
-        mixture=_narrow(torch.cat((logits, parts.matrix, itself))),
-        offset=_narrow(torch.cat((logit_shift, parts.shift, no_shift))),
-        tokens=_narrow(parts.tokens),
-        bias=_narrow(weight[:, :width] @ _wide(norm.bias) + _wide(entry.bias)),
-        coordinates=_narrow(weight[:, width:]) if config.coordinate_octaves else None,
+        mixture=torch.cat((logits, parts.matrix, itself)).float(),
+        offset=torch.cat((logit_shift, parts.shift, no_shift)).float(),
+        tokens=parts.tokens.float().contiguous(),
+        bias=(weight[:, :width] @ _wide(norm.bias) + _wide(entry.bias)).float(),
+        coordinates=weight[:, width:].float().contiguous() if config.coordinate_octaves else None,
         num_tokens=config.num_tokens,
         blend_dim=len(parts.matrix) - config.hidden_dim,
         spread=width,
@@ -148,16 +149,10 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().double()
 
 
-def _narrow(tensor: Tensor) -> Tensor:
-    return tensor.float().contiguous()
-
-
 GATHER_BELOW = 0.9
 """The share of rows up to which gathering the others costs less than multiplying them all."""
-
 FEWEST_PLACES = 64
 """In smaller blocks, multiplying all rows costs less."""
-
 Precision = Literal["float32", "float64", "bfloat16", "float16"]
 
 
@@ -192,7 +187,10 @@ class FastHead:
         """A head in float32, which is rounded in place."""
         self.dtype = _arithmetic(precision)
         self.head = head.to(network_dtype(precision)).to(self.dtype)
-        self.blocks = [(_layer(block.first), _layer(block.second)) for block in residual_blocks(head)]
+        self.blocks = [
+            [Layer(part.weight.detach().T.contiguous(), part.bias.detach()) for part in (block.first, block.second)]
+            for block in residual_blocks(head)
+        ]
         self.exit = head.exit.weight.detach().T.contiguous()  # (hidden, outputs)
 
     @property
@@ -220,10 +218,6 @@ class FastHead:
 def residual_blocks(head: ResidualHead) -> list[ResidualBlock]:
     """A head's blocks, in order."""
     return [block for block in head.blocks if isinstance(block, ResidualBlock)]
-
-
-def _layer(linear: nn.Linear) -> Layer:
-    return Layer(linear.weight.detach().T.contiguous(), linear.bias.detach())
 
 
 def _active(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

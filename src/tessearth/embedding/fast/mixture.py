@@ -165,10 +165,8 @@ class TessellationMixture:
             making = met * (Cost.leaf + Cost.series / (uses if series.fits else 1))
             each = series.sample.terms * (series.width + Cost.term)
             each += 0 if series.is_folded else self.rows.shape[1] * len(self.onwards)
-            yield (
-                Way(series=series),
-                making + count * series.sample.share * each + (1 - series.sample.share) * plain,
-            )
+            share = series.sample.share
+            yield Way(series=series), making + count * share * each + (1 - share) * plain
 
     def _offer_lists(self, places: SortedPlaces) -> Iterator[tuple[Way, float]]:
         """Lists of each size that may pay, with what they cost."""
@@ -179,8 +177,8 @@ class TessellationMixture:
             if met * Cost.cell > self._plain_cost(count):
                 break
             lists = self._lists_at(side)
-            making = met * (self._cell_cost(lists) + len(self.rows) * Cost.bound / uses)
-            yield Way(lists=lists), making + count * self._listed_cost(lists)
+            cell, place = self._listed_costs(lists)
+            yield Way(lists=lists), met * (cell + len(self.rows) * Cost.bound / uses) + count * place
 
     def _series_at(self, side: int) -> CellTables:
         if side not in self._series:
@@ -196,16 +194,16 @@ class TessellationMixture:
         width = self.rows.shape[1]
         return places * (len(self.rows) * (width + Cost.weight) + width * len(self.onwards))
 
-    def _cell_cost(self, lists: SiteLists) -> float:
-        return lists.expected * len(self.onwards) * Cost.gathered + Cost.cell
-
-    def _listed_cost(self, lists: SiteLists) -> float:
-        return lists.expected * (len(self.onwards) + Cost.weight)
+    def _listed_costs(self, lists: SiteLists) -> tuple[float, float]:
+        """What a cell's list costs, and each place in it."""
+        width = len(self.onwards)
+        return lists.expected * width * Cost.gathered + Cost.cell, lists.expected * (width + Cost.weight)
 
     def _fewest(self, lists: SiteLists) -> int:
         """How many places a cell must hold for its list to pay."""
-        saved = self._plain_cost(1) - self._listed_cost(lists)
-        return math.ceil(self._cell_cost(lists) / saved) if saved > 0 else 2**62
+        cell, place = self._listed_costs(lists)
+        saved = self._plain_cost(1) - place
+        return math.ceil(cell / saved) if saved > 0 else 2**62
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_series": {}, "_lists": {}, "_folded": None}

@@ -36,16 +36,12 @@ from tessearth.embedding.fast.bounds import (
 
 NODES = (8, 10, 12, 14, 17)
 """Nodes along each coordinate that are tried, fewest first."""
-
 MOST_DEGREE = 15
 """A cell that needs a longer series than this is divided instead."""
-
 MOST_SWELLING = 32.0
 """How much larger than its least value the sum below may get: it magnifies the rounding of float32."""
-
 ELLIPSES = torch.tensor([1.25**power for power in range(1, 13)], dtype=torch.float64)
 """The parameters rho at which bounds are taken; each site takes the lowest of its bounds."""
-
 EDGE_SAMPLES = 33
 
 
@@ -117,11 +113,6 @@ def term_degrees(degree: int) -> Tensor:
     return torch.tensor([(total - j, j) for total in range(degree + 1) for j in range(total + 1)])
 
 
-def count_terms(degree: int) -> int:
-    """How many terms a series of a degree has."""
-    return (degree + 1) * (degree + 2) // 2
-
-
 def series_degree(terms: int) -> int:
     """The degree of a series with this many terms."""
     return (math.isqrt(8 * terms + 1) - 3) // 2
@@ -188,15 +179,12 @@ def _choose_degree(sizes: Tensor, epsilon: float) -> tuple[int, float]:
 
 TABLE_BYTES = 2**30
 """The most that one tessellation's tables may take; the least recently used are dropped and made again when needed."""
-
 COARSE = 4
 """Cells per edge of a cube's face in which sites are sought first."""
 COARSE_SHARE = 1 / 16
 """The share of epsilon that this first search may leave out."""
-
 CHANGES = threading.RLock()
 """Held while the kept tables change: several threads embed blocks, and making a table twice is harmless."""
-
 SAMPLED_CELLS = 8
 UNKNOWN, WITHOUT_SERIES = -1, -2
 
@@ -330,19 +318,15 @@ class CellTables:
             made = None if (side, position) in self._divided else self._make(side, position)
             within = slice(position * size, (position + 1) * size)
             if made is not None:
-                self._add(Leaf(side, position, made[0]), within, made[1])
+                with CHANGES:
+                    if self.leaf_of[within.start] == UNKNOWN:  # else another thread has made the same one meanwhile
+                        self._keep(len(self.leaves), made[1])
+                        self.leaves.append(Leaf(side, position, made[0]))
+                        self.leaf_of[within] = len(self.leaves) - 1
                 return
             self._divided.add((side, position))
             side *= 2
         self.leaf_of[within] = WITHOUT_SERIES
-
-    def _add(self, leaf: Leaf, within: slice, table: CellTable) -> None:
-        with CHANGES:
-            if self.leaf_of[within.start] != UNKNOWN:  # another thread has made the same one meanwhile
-                return
-            self._keep(len(self.leaves), table)
-            self.leaves.append(leaf)
-            self.leaf_of[within] = len(self.leaves) - 1
 
     def _make(self, side: int, position: int) -> tuple[Frame, CellTable] | None:
         """The frame and the table of a cell along the curve; None where it has no series."""
@@ -354,7 +338,7 @@ class CellTables:
         rows = series.coefficients.float() @ self.rows.index_select(0, near[series.sites])
         across = self.onwards @ rows.T if self.is_folded else rows.T.contiguous()
         table = CellTable(across.T, series.coefficients.sum(1).float())
-        longest = count_terms(self.most_degree)
+        longest = len(term_degrees(self.most_degree))
         total = torch.nn.functional.pad(table.total.cpu(), (0, longest - len(table.total)))
         return Frame(chart.across.float(), chart.half.float(), total), table
 

@@ -31,7 +31,6 @@ class Shape(NamedTuple):
 
 LINEAR_SHAPE = Shape(places=128, tile=128, warps=8, stages=3)
 """How `linear` is cut."""
-
 MOST_TERMS = 128
 """Terms of a series that one tile holds: degree 14."""
 

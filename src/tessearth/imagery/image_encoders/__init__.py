@@ -11,26 +11,12 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.imagery.image_encoders.base import ImageEncoder, tensors_sha256
-from tessearth.imagery.image_encoders.model_folder import FolderEncoder, FolderSettings, load_model_folder
+from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.image_encoders.rcf import RandomConvolution, RcfSettings
-from tessearth.imagery.image_encoders.vit import VisionTransformer, VitSettings, load_vit
+from tessearth.imagery.image_encoders.vision_models import FolderSettings, VitSettings, load_model_folder, load_vit
 from tessearth.settings import Registry, from_plain
 
-__all__ = [
-    "IMAGE_ENCODERS",
-    "FolderEncoder",
-    "FolderSettings",
-    "ImageEncoder",
-    "RandomConvolution",
-    "RcfSettings",
-    "VisionTransformer",
-    "VitSettings",
-    "build_image_encoder",
-    "load_model_folder",
-    "load_vit",
-    "tensors_sha256",
-]
+__all__ = ["IMAGE_ENCODERS", "ImageEncoder", "RandomConvolution", "RcfSettings", "build_image_encoder"]
 
 
 def _build_rcf(*, tiles: Tensor | None = None, seed: int = 0, **settings: Any) -> RandomConvolution:
@@ -40,7 +26,7 @@ def _build_rcf(*, tiles: Tensor | None = None, seed: int = 0, **settings: Any) -
     return RandomConvolution.fit(torch.as_tensor(tiles), from_plain(RcfSettings, settings), seed)
 
 
-def _build_vit(*, weights: str | Path | None = None, **settings: Any) -> VisionTransformer:
+def _build_vit(*, weights: str | Path | None = None, **settings: Any) -> ImageEncoder:
     """A vision transformer from an SSL4EO-S12 checkpoint (MAE, MoCo v3, DINO), with its own bands."""
     if weights is None:
         raise ConfigError("the image encoder vit needs weights=PATH: an SSL4EO-S12 checkpoint (.pth or .safetensors)")

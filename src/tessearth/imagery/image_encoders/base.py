@@ -16,21 +16,15 @@ from torch import Tensor, nn
 from tessearth.errors import ConfigError, DataError
 
 
-class Scratch:
-    """Memory that every chunk of one `encode` uses again, because fresh pages cost as much to get as to fill.
-
-    What lies in it lasts until the same name is taken again in the same shape.
-    """
-
-    def __init__(self) -> None:
-        self._tensors: dict[tuple[str, tuple[int, ...], torch.dtype, torch.device], Tensor] = {}
+class Scratch(dict[tuple[Any, ...], Tensor]):
+    """Memory that every chunk of one `encode` uses again, because fresh pages cost as much to get as to fill."""
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """An uninitialised tensor of the type and on the device of another one."""
+        """A tensor of the type and on the device of another one, as the last use of the same name and shape left it."""
         key = (name, shape, like.dtype, like.device)
-        if key not in self._tensors:
-            self._tensors[key] = torch.empty(shape, dtype=like.dtype, device=like.device)
-        return self._tensors[key]
+        if key not in self:
+            self[key] = torch.empty(shape, dtype=like.dtype, device=like.device)
+        return self[key]
 
 
 class ImageEncoder(nn.Module):
@@ -43,6 +37,8 @@ class ImageEncoder(nn.Module):
     tiles_at_once: ClassVar[Mapping[str, int]] = {"cpu": 1, "cuda": 128}
     """Chunk size by device type: small enough for a processor's cache, large enough to fill a GPU."""
 
+    title: str
+    """What messages call the encoder."""
     bands: int
     """How many bands a tile must have (C)."""
     width: int
@@ -56,9 +52,10 @@ class ImageEncoder(nn.Module):
     def describe(self) -> dict[str, Any]:
         """What made these features, ready for JSON: name, settings, seed, SHA-256 of the weights."""
 
-    @abstractmethod
     def check_tiles(self, tiles: Tensor) -> None:
         """Refuse tiles that this encoder cannot read."""
+        if tiles.shape[1] != self.bands:
+            raise DataError(f"tiles have {tiles.shape[1]} bands, but {self.title} reads {self.bands}")
 
     def chunk_size(self, tiles: Tensor) -> int:
         """How many tiles of this shape are encoded together on the present device."""
@@ -89,34 +86,6 @@ class ImageEncoder(nn.Module):
             full = F.pad(chunk, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else chunk
             encoded[start : start + size] = self.features(full, scratch)[: len(chunk)]
         return encoded
-
-
-class LibraryEncoder(ImageEncoder):
-    """A vision model of the transformers library: bands are normalised, tiles resized, and its output pooled."""
-
-    def __init__(
-        self, model: nn.Module, bands: int, resolution: int, mean: tuple[float, ...], deviation: tuple[float, ...]
-    ) -> None:
-        super().__init__()
-        self.model, self.bands, self.resolution = model, bands, resolution
-        for name, values in (("mean", mean), ("deviation", deviation)):
-            if len(values) not in (1, bands):
-                raise ConfigError(f"{name} has {len(values)} values for {bands} bands; give one, or one for each band")
-            self.register_buffer(name, torch.tensor(values).expand(bands).contiguous(), persistent=False)
-        self.requires_grad_(False).eval()
-
-    @abstractmethod
-    def pool(self, output: Any) -> Tensor:
-        """The model's output as features (n, F)."""
-
-    def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
-        """One chunk of tiles (n, C, H, W) to features (n, F); missing pixels stand at the mean."""
-        mean, deviation = (self.get_buffer(name)[:, None, None] for name in ("mean", "deviation"))
-        pixels = ((tiles.expand(-1, self.bands, -1, -1) - mean) / deviation).nan_to_num(0.0)
-        size = (self.resolution, self.resolution)
-        if pixels.shape[-2:] != size:
-            pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True)
-        return self.pool(self.model(pixel_values=pixels)).float()
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -27,15 +27,8 @@ TILES_AT_ONCE = 64
 """Tiles looked at together while drawing, so that large tiles need little more memory than their own."""
 
 
-class BandMoments(NamedTuple):
-    """Each band's mean and standard deviation over a source, (C,) each."""
-
-    mean: Tensor
-    deviation: Tensor
-
-
-def band_moments(tiles: Tensor) -> BandMoments:
-    """Mean and deviation of each band over all finite pixels of (N, C, H, W); a constant band gets deviation 1."""
+def band_moments(tiles: Tensor) -> tuple[Tensor, Tensor]:
+    """Each band's mean and deviation, (C,) each, over all finite pixels of (N, C, H, W); 1 for a constant band."""
 
     def total(power: int, centre: Tensor) -> Tensor:
         """The sum over finite pixels of (pixel - centre) ** power, (C,)."""
@@ -50,7 +43,7 @@ def band_moments(tiles: Tensor) -> BandMoments:
     number = total(0, nowhere).clamp_min(1)
     mean = total(1, nowhere) / number
     deviation = (total(2, mean) / number).sqrt()
-    return BandMoments(mean.float(), deviation.where(deviation > 1e-6 * mean.abs(), 1.0).float())
+    return mean.float(), deviation.where(deviation > 1e-6 * mean.abs(), 1.0).float()
 
 
 def standardise(tiles: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -65,7 +58,7 @@ def pooled(pixels: Tensor, pool: int) -> Tensor:
 
 
 def draw_patches(
-    tiles: Tensor, moments: BandMoments, scale: tuple[int, int], number: int, generator: torch.Generator
+    tiles: Tensor, moments: tuple[Tensor, Tensor], scale: tuple[int, int], number: int, generator: torch.Generator
 ) -> Tensor:
     """Squares cut at random from standardised, pooled tiles (N, C, H, W): (number, patch * patch * C) in float64."""
     patch, pool = scale
@@ -107,8 +100,6 @@ def whitened_filters(patches: Tensor, num_filters: int, regulariser: float) -> T
     return filters
 
 
-Precision = Literal["auto", "float32", "float16", "bfloat16"]
-
 USUAL_PIXELS = 24 * 24
 """Of the tile that `tiles_at_once` is given for."""
 
@@ -144,7 +135,7 @@ class RcfSettings:
     num_patches: int = 100_000
     """How many patches the whitening is estimated from; the first of them become the filters."""
 
-    precision: Precision = "auto"
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """Number format of the convolution; "auto" is float16 on a GPU (sums stay float32) and float32 elsewhere."""
 
     def __post_init__(self) -> None:
@@ -170,13 +161,14 @@ class RandomConvolution(ImageEncoder):
     Width: 2 * num_filters per scale, and 4 * C moments in front.
     """
 
+    title = "the image encoder rcf"
     tiles_at_once = {"cpu": 8, "cuda": 1024}  # noqa: RUF012
 
     def __init__(self, settings: RcfSettings, seed: int, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.settings, self.seed = settings, seed
-        for name in _tensor_names(settings):
-            self.register_buffer(name, tensors[name].float().contiguous())
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor.float().contiguous())
         self.bands = len(self.get_buffer("band_mean"))
         moments = 4 * self.bands if settings.moments else 0
         self.width = moments + 2 * settings.num_filters * len(settings.scales)
@@ -191,7 +183,7 @@ class RandomConvolution(ImageEncoder):
             )
         _check_size(settings, tiles)
         moments = band_moments(tiles)
-        tensors = {"band_mean": moments.mean, "band_deviation": moments.deviation}
+        tensors = dict(zip(("band_mean", "band_deviation"), moments, strict=True))
         generator = torch.Generator().manual_seed(seed)
         for number, scale in enumerate(settings.scales):
             drawn = _centred(draw_patches(tiles, moments, scale, settings.num_patches, generator), settings)
@@ -202,8 +194,7 @@ class RandomConvolution(ImageEncoder):
 
     def check_tiles(self, tiles: Tensor) -> None:
         """Refuse tiles without the bands the filters were drawn from, and such as are too small."""
-        if tiles.shape[1] != self.bands:
-            raise DataError(f"tiles have {tiles.shape[1]} bands, but the filters were drawn from {self.bands}")
+        super().check_tiles(tiles)
         _check_size(self.settings, tiles)
 
     def chunk_size(self, tiles: Tensor) -> int:
@@ -214,22 +205,16 @@ class RandomConvolution(ImageEncoder):
     def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
         """One chunk of tiles (n, C, H, W) to features (n, F)."""
         pixels = standardise(tiles, self.get_buffer("band_mean"), self.get_buffer("band_deviation"))
-        parts = _moments(pixels) if self.settings.moments else []
+        parts, threshold = _moments(pixels) if self.settings.moments else [], self.settings.threshold
         for number, (patch, pool) in enumerate(self.settings.scales):
             filters = self.get_buffer(f"filters_{number}")
-            parts += self._excess(convolve(pooled(pixels, pool), patch, filters, self.dtype, scratch))
+            response, mean = convolve(pooled(pixels, pool), patch, filters, self.dtype, scratch)
+            # relu(r - b) = max(r, b) - b, and relu(-r - b) = max(r, -b) - r, whose last term is linear and known: two
+            # passes over the responses, both in place.
+            below = response.clamp_min_(-threshold).mean(dim=1, dtype=torch.float32) - mean
+            above = response.clamp_min_(threshold).mean(dim=1, dtype=torch.float32) - threshold
+            parts += [above, below]
         return torch.cat(parts, dim=1)
-
-    def _excess(self, responses: "Responses") -> list[Tensor]:
-        """The mean excess of each filter and of its negative, (n, filters) each.
-
-        relu(r - b) = max(r, b) - b, and relu(-r - b) = max(r, -b) - r, whose last term is linear and known: two passes
-        over the responses, both in place.
-        """
-        threshold, response = self.settings.threshold, responses.everywhere
-        below = response.clamp_min_(-threshold).mean(dim=1, dtype=torch.float32) - responses.mean
-        above = response.clamp_min_(threshold).mean(dim=1, dtype=torch.float32) - threshold
-        return [above, below]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -262,24 +247,26 @@ class RandomConvolution(ImageEncoder):
             raise WeightsError(f"{path} holds no random convolutional features; write such a file with save()")
         record = json.loads(metadata["rcf"])
         settings = from_plain(RcfSettings, record["settings"], "settings.")
-        _check_tensors(settings, tensors, str(path))
+        bands = len(tensors.get("band_mean", ()))
+        shapes: dict[str, tuple[int, ...]] = {"band_mean": (bands,), "band_deviation": (bands,)}
+        for number, (patch, _) in enumerate(settings.scales):
+            shapes[f"filters_{number}"] = (settings.num_filters, patch * patch * bands)
+        if set(tensors) != set(shapes):
+            raise WeightsError(f"{path} holds {sorted(tensors)}, not {sorted(shapes)} of its settings")
+        for name, shape in shapes.items():
+            if tensors[name].shape != shape:
+                given = tuple(tensors[name].shape)
+                raise WeightsError(f"{path}: {name} has shape {given}, not {shape} of its settings")
         return cls(settings, int(record["seed"]), tensors)
 
 
-class Responses(NamedTuple):
-    """How strongly each filter answers."""
-
-    everywhere: Tensor
-    """At every position, (n, positions, filters), in memory that the next chunk uses again."""
-    mean: Tensor
-    """On average over the tile, (n, filters) in float32."""
-
-
-def convolve(pixels: Tensor, patch: int, filters: Tensor, dtype: torch.dtype, scratch: Scratch) -> Responses:
-    """Every filter (filters, patch * patch * C) at every position of tiles (n, C, H, W).
+def convolve(
+    pixels: Tensor, patch: int, filters: Tensor, dtype: torch.dtype, scratch: Scratch
+) -> tuple[Tensor, Tensor]:
+    """Responses of filters (filters, patch * patch * C) to tiles (n, C, H, W): (n, positions, filters), and their mean.
 
     The patches are laid out as rows and meet all filters in one matrix product. With three bands that is faster than
-    a library convolution, whose kernels expect many channels.
+    a library convolution, whose kernels expect many channels. The responses lie in `scratch`, the mean is float32.
     """
     pixels = pixels.to(dtype, memory_format=torch.channels_last)
     windows = pixels.unfold(2, patch, 1).unfold(3, patch, 1).permute(0, 2, 3, 4, 5, 1)
@@ -293,7 +280,7 @@ def convolve(pixels: Tensor, patch: int, filters: Tensor, dtype: torch.dtype, sc
     response = scratch.take("response", (len(rows), len(bank)), pixels)
     torch.mm(rows, bank.T, out=response)
     mean = rows.view(count, height * width, -1).mean(dim=1, dtype=torch.float32) @ bank.float().T
-    return Responses(everywhere=response.view(count, height * width, -1), mean=mean)
+    return response.view(count, height * width, -1), mean
 
 
 def _moments(pixels: Tensor) -> list[Tensor]:
@@ -311,10 +298,6 @@ def _centred(rows: Tensor, settings: RcfSettings) -> Tensor:
     return rows - rows.mean(dim=1, keepdim=True) if settings.centring == "patch" else rows
 
 
-def _tensor_names(settings: RcfSettings) -> list[str]:
-    return ["band_mean", "band_deviation", *(f"filters_{number}" for number in range(len(settings.scales)))]
-
-
 def _check_size(settings: RcfSettings, tiles: Tensor) -> None:
     height, width = tiles.shape[-2:]
     for patch, pool in settings.scales:
@@ -323,17 +306,3 @@ def _check_size(settings: RcfSettings, tiles: Tensor) -> None:
                 f"tiles of {height} x {width} pixels are too small for patches of {patch} after pooling by {pool}; "
                 f"tiles must be at least {patch * pool} pixels, or the scale must go"
             )
-
-
-def _check_tensors(settings: RcfSettings, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Refuse a file whose tensors are not the ones its settings call for."""
-    if set(tensors) != set(_tensor_names(settings)):
-        raise WeightsError(f"{where} holds {sorted(tensors)}, not {sorted(_tensor_names(settings))} of its settings")
-    bands = len(tensors["band_mean"])
-    for name, tensor in tensors.items():
-        wanted: tuple[int, ...] = (bands,)
-        if name.startswith("filters_"):
-            patch, _ = settings.scales[int(name.removeprefix("filters_"))]
-            wanted = (settings.num_filters, patch * patch * bands)
-        if tuple(tensor.shape) != wanted:
-            raise WeightsError(f"{where}: {name} has shape {tuple(tensor.shape)}, not {wanted} of its settings")

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tessearth.imagery.sources.geotiff import GeoTiff
-from tessearth.imagery.sources.hugging_face import hugging_face_folder
-from tessearth.imagery.sources.patches import LocatedPatches, image_folder
+from tessearth.imagery.sources.patch_folders import hugging_face_folder, image_folder, sentinel2_patches
+from tessearth.imagery.sources.patches import LocatedPatches
 from tessearth.imagery.sources.pyramid import TilePyramid
 from tessearth.imagery.sources.raster import GlobalRaster, RasterLayers, blue_marble, shaded_relief
-from tessearth.imagery.sources.sentinel2 import sentinel2_patches
 from tessearth.settings import Registry
 
 SOURCES: Registry[Callable[..., Any]] = Registry(

@@ -3,27 +3,22 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.source import MapSource, Tiles, fingerprint
-from tessearth.imagery.sources.images import damage_named, dataset_band_names, open_raster
+from tessearth.imagery.sources.images import damage_named, dataset_band_names, open_raster, read_pixels
 from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, has_gaps, tangent_latlon
 from tessearth.packages import require
 from tessearth.sphere import Floats
 
 Mask = npt.NDArray[np.bool_]
-ToPixels = Callable[[Floats, Floats], "PixelPositions"]
-
-
-class PixelPositions(NamedTuple):
-    """Positions on a raster in pixels from its upper left corner, so that pixel (0, 0) is centred on (0.5, 0.5)."""
-
-    row: Floats
-    column: Floats
+ToPixels = Callable[[Floats, Floats], Floats]
+"""From latitudes and longitudes (P,) to rows and columns (2, P) in pixels from the raster's upper left corner, so that
+pixel (0, 0) is centred on (0.5, 0.5)."""
 
 
 class GeoTiff(MapSource):
@@ -111,8 +106,7 @@ class GeoTiff(MapSource):
         position = to_pixels(lat.reshape(-1), lon.reshape(-1))
         values = np.full((len(self.bands), lat.size), np.nan, dtype=np.float32)
         for group in _either_side_of_the_seam(position, _inside(position, dataset), step[1] * self.size):
-            here = PixelPositions(position.row[group], position.column[group])
-            values[:, group] = self._interpolate(dataset, here, shrink)
+            values[:, group] = self._interpolate(dataset, position[:, group], shrink)
         return average_blocks(values.reshape(len(values), *lat.shape[1:]), factor)
 
     def _pixels_per_tile_pixel(self, place: Floats, to_pixels: ToPixels) -> tuple[float, float]:
@@ -121,35 +115,28 @@ class GeoTiff(MapSource):
         Of the steps to either side the smaller is taken, because the other may leap over the edge of the map.
         """
         lat, lon = tangent_latlon(place, 3, self.km_per_pixel)
-        row, column = (axis.reshape(3, 3) for axis in to_pixels(lat.reshape(-1), lon.reshape(-1)))
+        row, column = to_pixels(lat.reshape(-1), lon.reshape(-1)).reshape(2, 3, 3)
         return _step(row), _step(column)
 
-    def _interpolate(self, dataset: Any, position: PixelPositions, shrink: tuple[int, int]) -> npt.NDArray[np.float32]:
-        """Values at positions that lie near each other, (P,) -> (C, P), from one window of the raster."""
-        top, bottom = _span(position.row, shrink[0], dataset.height)
-        left, right = _span(position.column, shrink[1], dataset.width)
+    def _interpolate(self, dataset: Any, position: Floats, shrink: tuple[int, int]) -> npt.NDArray[np.float32]:
+        """Values at positions that lie near each other, (2, P) -> (C, P), from one window of the raster."""
+        row, column = position
+        top, bottom = _span(row, shrink[0], dataset.height)
+        left, right = _span(column, shrink[1], dataset.width)
         shape = (math.ceil((bottom - top) / shrink[0]), math.ceil((right - left) / shrink[1]))
-        planes = self._read_window(dataset, ((top, bottom), (left, right)), shape)
+        averaged = require("rasterio", extra="geo", what="reading GeoTIFF").enums.Resampling.average
+        planes = read_pixels(
+            dataset,
+            indexes=list(self.band_numbers),
+            window=((top, bottom), (left, right)),
+            out_shape=(len(self.bands), *shape),
+            resampling=averaged,
+        )
         count, height, width = planes.shape
         framed = np.pad(planes, ((0, 0), (1, 1), (1, 1)), mode="edge").reshape(count, -1)
-        down = (position.row - top) * (height / (bottom - top)) + 0.5
-        across = (position.column - left) * (width / (right - left)) + 0.5
+        down = (row - top) * (height / (bottom - top)) + 0.5
+        across = (column - left) * (width / (right - left)) + 0.5
         return blend(framed, find_corners(down, across, width + 2), gaps=has_gaps(framed))
-
-    def _read_window(self, dataset: Any, window: tuple[Any, Any], shape: tuple[int, int]) -> npt.NDArray[Any]:
-        """A window of whole pixels averaged to a shape, (C, *shape), NaN where there is no data."""
-        rasterio = require("rasterio", extra="geo", what="reading GeoTIFF")
-        with damage_named(self.path):
-            pixels = dataset.read(
-                list(self.band_numbers),
-                window=window,
-                out_shape=(len(self.bands), *shape),
-                masked=True,
-                resampling=rasterio.enums.Resampling.average,
-            )
-        if np.ma.is_masked(pixels):
-            return np.asarray(np.ma.filled(pixels.astype(np.float32), np.nan))
-        return np.asarray(pixels.data)
 
 
 def _choose_bands(dataset: Any, wanted: Sequence[int] | None, path: str) -> tuple[int, ...]:
@@ -169,14 +156,14 @@ def _choose_bands(dataset: Any, wanted: Sequence[int] | None, path: str) -> tupl
 def _scaling(
     dataset: Any, numbers: tuple[int, ...], scale: float | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    nothing = (0.0,) * len(numbers)
     if scale is not None:
-        return (scale,) * len(numbers), (0.0,) * len(numbers)
-    scales = [float(dataset.scales[number - 1]) for number in numbers]
-    offsets = [float(dataset.offsets[number - 1]) for number in numbers]
-    plain = all(value == 1 for value in scales) and not any(offsets)
-    if plain and all(dataset.dtypes[number - 1] == "uint8" for number in numbers):
-        scales = [1 / 255] * len(numbers)
-    return tuple(scales), tuple(offsets)
+        return (scale,) * len(numbers), nothing
+    scales, offsets = (tuple(float(of[n - 1]) for n in numbers) for of in (dataset.scales, dataset.offsets))
+    bytes_as_they_are = all(dataset.dtypes[number - 1] == "uint8" for number in numbers) and set(scales) == {1.0}
+    if bytes_as_they_are and offsets == nothing:
+        scales = (1 / 255,) * len(numbers)
+    return scales, offsets
 
 
 def _projection(dataset: Any) -> ToPixels:
@@ -186,21 +173,20 @@ def _projection(dataset: Any) -> ToPixels:
     inverse = ~dataset.transform
     middle = (dataset.bounds.left + dataset.bounds.right) / 2 if dataset.crs.is_geographic else 0.0
 
-    def to_pixels(lat: Floats, lon: Floats) -> PixelPositions:
+    def to_pixels(lat: Floats, lon: Floats) -> Floats:
         turned = np.mod(lon + 180.0, 360.0) - 180.0
         x, y = transformer.transform(turned, lat)
         if dataset.crs.is_geographic:
             # A raster may count its degrees from anywhere: 0 to 360, or 170 to 190 across the antimeridian.
             x = middle + np.mod(x - middle + 180.0, 360.0) - 180.0
         with np.errstate(invalid="ignore"):
-            return PixelPositions(
-                row=inverse.d * x + inverse.e * y + inverse.f, column=inverse.a * x + inverse.b * y + inverse.c
-            )
+            row, column = inverse.d * x + inverse.e * y + inverse.f, inverse.a * x + inverse.b * y + inverse.c
+            return np.stack((row, column))
 
     return to_pixels
 
 
-def _inside(position: PixelPositions, dataset: Any) -> Mask:
+def _inside(position: Floats, dataset: Any) -> Mask:
     row, column = position
     return np.asarray((row >= 0) & (row <= dataset.height) & (column >= 0) & (column <= dataset.width))
 
@@ -214,16 +200,16 @@ def _step(position: Floats) -> float:
     return float(step) if np.isfinite(step) else 1.0
 
 
-def _either_side_of_the_seam(position: PixelPositions, inside: Mask, expected: float) -> list[Mask]:
+def _either_side_of_the_seam(position: Floats, inside: Mask, expected: float) -> list[Mask]:
     """Split the points of a tile that straddles the edge of a map of the world, where columns leap from end to end."""
-    columns = np.sort(position.column[inside])
+    columns = np.sort(position[1, inside])
     if not len(columns):
         return []
     gaps = np.diff(columns, prepend=columns[0])
     widest = int(gaps.argmax())
     if gaps[widest] <= 2 * expected + 2:
         return [inside]
-    beyond = position.column >= columns[widest]
+    beyond = position[1] >= columns[widest]
     return [inside & beyond, inside & ~beyond]
 
 

@@ -71,19 +71,17 @@ def open_picture(path: Path, *, trusted: bool = False) -> Iterator[Picture]:
         mode = _mode_of(image)
         bands, dtype = MODES[mode]
 
-        @functools.cache
-        def pixels() -> npt.NDArray[Any]:
-            with damage_named(str(path)):
-                decoded = np.asarray(image if image.mode == mode else image.convert(mode))
-            return decoded.reshape(image.height, image.width, len(bands))
-
-        def read_rows(start: int, stop: int) -> npt.NDArray[Any]:
-            return pixels()[start:stop]
-
-        yield Picture(height=image.height, width=image.width, bands=bands, dtype=np.dtype(dtype), read_rows=read_rows)
+        pixels = functools.cache(lambda: _decode(image, mode, str(path)))
+        yield Picture(
+            height=image.height,
+            width=image.width,
+            bands=bands,
+            dtype=np.dtype(dtype),
+            read_rows=lambda start, stop: pixels()[start:stop],
+        )
 
 
-def decode_picture(content: bytes, *, name: str, mode: str | None = None, side: int | None = None) -> npt.NDArray[Any]:
+def decode_picture(content: bytes, name: str, *, mode: str | None = None, side: int | None = None) -> npt.NDArray[Any]:
     """Decode an encoded picture to (C, H, W): TIFF through rasterio, anything else through Pillow.
 
     With `mode` it is turned into that mode; with `side` a picture of another size is refused before it is decoded.
@@ -93,10 +91,15 @@ def decode_picture(content: bytes, *, name: str, mode: str | None = None, side: 
     with _open_pillow(io.BytesIO(content), name) as image:
         if side is not None and image.size != (side, side):
             raise DataError(f"{name} is {image.width} x {image.height} pixels, not {side} x {side}")
-        wanted = mode or _mode_of(image)
-        with damage_named(name):
-            pixels = np.asarray(image if image.mode == wanted else image.convert(wanted))
-    return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
+        pixels = _decode(image, mode or _mode_of(image), name)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _decode(image: Any, mode: str, name: str) -> npt.NDArray[Any]:
+    """An opened picture's pixels in a mode, (H, W, C)."""
+    with damage_named(name):
+        pixels = np.asarray(image if image.mode == mode else image.convert(mode))
+    return pixels.reshape(*pixels.shape[:2], -1)
 
 
 @contextlib.contextmanager
@@ -130,6 +133,15 @@ def damage_named(name: str) -> Iterator[None]:
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"cannot read {name}: {reason}") from error
+
+
+def read_pixels(dataset: Any, **options: Any) -> npt.NDArray[Any]:
+    """Pixels of a dataset's bands, (C, H, W), NaN where there is no data."""
+    with damage_named(dataset.name):
+        pixels = dataset.read(masked=True, **options)
+    if np.ma.is_masked(pixels):
+        return np.asarray(np.ma.filled(pixels.astype(np.float32), np.nan))
+    return np.asarray(pixels.data)
 
 
 def dataset_band_names(dataset: Any) -> tuple[str, ...]:

@@ -5,9 +5,8 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +14,13 @@ import pyarrow as pa
 
 from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.imagery.source import Tiles, fingerprint
-from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.packages import package_version
 from tessearth.sphere import KEYS_AROUND, Floats, as_places, place_keys
 from tessearth.storage import Reading, open_points
 
-FILE_NAMES = ("fn", "file_name", "filename", "file", "path", "image", "name")
 NAMES_IN_A_MESSAGE = 20
+MISSING = -1
+"""The size of a patch that is not there."""
 NEIGHBOURS = (0, 1, -1, KEYS_AROUND, -KEYS_AROUND, KEYS_AROUND + 1, KEYS_AROUND - 1, 1 - KEYS_AROUND, -1 - KEYS_AROUND)
 """Steps between keys of places that differ by a rounding; the place itself comes first."""
 
@@ -29,72 +28,41 @@ WhenBroken = Literal["raise", "skip"]
 Check = Literal["size", "read"]
 
 
-class PatchReader(Protocol):
-    """Encoded patches by number."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What each patch is called in messages."""
-
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """The bytes of every patch, -1 for one that is missing."""
-
-    def read_many(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Each number with its bytes, in an order that suits the files."""
-
-    def describe(self) -> dict[str, Any]:
-        """Where the patches come from, ready for JSON."""
-
-
 class Span(NamedTuple):
-    """Where a patch lies: the whole of a file, or a part of a tar shard."""
+    """Where a patch lies: the whole of a file, or a part of an uncompressed tar."""
 
     path: Path
     start: int
     size: int
+    """In bytes, `MISSING` for a patch that is not there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchFiles:
-    """Patches in files of their own or inside plain tar files, read in place: nothing is unpacked to disk."""
-
-    names: tuple[str, ...]
-    spans: tuple[Span | None, ...]
-    """None for a patch that is missing."""
-    index: Path
-    shards: tuple[Path, ...] = ()
-
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """The bytes of every patch, -1 for one that is missing."""
-        return np.array([-1 if span is None else span.size for span in self.spans], dtype=np.int64)
-
-    def read_many(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Each number with its content, file after file."""
-        wanted = sorted((span, number) for number in numbers if (span := self.spans[number]) is not None)
-        for path, inside in itertools.groupby(wanted, key=lambda one: one[0].path):
-            try:
-                with open(path, "rb") as file:
-                    for (_, start, size), number in inside:
-                        file.seek(start)
-                        yield number, file.read(size)
-            except OSError as error:
-                raise DataError(f"cannot read {path}: {error.strerror}") from error
-
-    def describe(self) -> dict[str, Any]:
-        """The hashes of index and shards; of single files the total size, for hashing would cost as much as reading."""
-        record = {"files": [fingerprint(path) for path in (self.index, *self.shards)], "patches": len(self.names)}
-        return record if self.shards else {**record, "bytes": int(self.sizes().clip(min=0).sum())}
+def read_spans(spans: Sequence[Span], numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Each number with its content, file after file and in place: nothing is unpacked to disk."""
+    wanted = sorted((spans[number], number) for number in numbers)
+    for path, inside in itertools.groupby(wanted, key=lambda one: one[0].path):
+        try:
+            with open(path, "rb") as file:
+                for (_, start, size), number in inside:
+                    file.seek(start)
+                    yield number, file.read(size)
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
-def find_files(folder: Path, index: Path, names: tuple[str, ...]) -> PatchFiles:
+def find_files(folder: Path, names: Sequence[str]) -> list[Span]:
     """Patches that are files in a folder."""
     paths = [folder / name for name in names]
-    spans = tuple(Span(path, 0, path.stat().st_size) if path.is_file() else None for path in paths)
-    return PatchFiles(names=names, spans=spans, index=index)
+    return [Span(path, 0, path.stat().st_size if path.is_file() else MISSING) for path in paths]
 
 
-def find_in_shards(folder: Path, index: Path, names: tuple[str, ...], shards: Sequence[Any]) -> PatchFiles:
-    """Find every patch in the shard its row names; a shard that is not there is an error, a missing member is not."""
+def total_bytes(spans: Sequence[Span]) -> int:
+    """What the record says of single files: hashing them would cost as much as reading."""
+    return sum(max(span.size, 0) for span in spans)
+
+
+def find_in_shards(folder: Path, names: Sequence[str], shards: Sequence[Any]) -> tuple[list[Span], list[Path]]:
+    """Every patch in the shard its row names, and the shards; a missing one is an error, a missing member is not."""
     tars = sorted(folder.rglob("*.tar"))
     paths = {shard: _find_shard(tars, shard, folder) for shard in dict.fromkeys(shards)}
     members: dict[tuple[Path, str], Span] = {}
@@ -103,8 +71,8 @@ def find_in_shards(folder: Path, index: Path, names: tuple[str, ...], shards: Se
             if (path, name) in members:
                 raise DataError(f"{path} holds two files named {name}")
             members[path, name] = span
-    spans = tuple(members.get((paths[shard], Path(name).name)) for name, shard in zip(names, shards, strict=True))
-    return PatchFiles(names=names, spans=spans, index=index, shards=tuple(paths.values()))
+    keys = [(paths[shard], Path(name).name) for name, shard in zip(names, shards, strict=True)]
+    return [members.get(key, Span(key[0], 0, MISSING)) for key in keys], list(paths.values())
 
 
 def _find_shard(tars: list[Path], shard: Any, folder: Path) -> Path:
@@ -129,13 +97,17 @@ def _list_members(path: Path) -> Iterator[tuple[str, Span]]:
         raise DataError(f"cannot read {path} as an uncompressed tar: {error}") from error
 
 
-def read_index(path: Path, *, lat: str | None = None, lon: str | None = None) -> tuple[pa.Table, Floats]:
-    """Every column of a CSV or Parquet file, and the places (N, 2) of its rows."""
+def read_index(path: Path, *columns: str, lat: str | None = None, lon: str | None = None) -> tuple[pa.Table, Floats]:
+    """Every column of a CSV or Parquet file, some of them needed, and the places (N, 2) of its rows."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     with open_points(path, Reading(lat=lat, lon=lon)) as points:
         batches = list(points.batches)
-    return pa.Table.from_batches([batch.rows for batch in batches]), np.concatenate([one.latlon for one in batches])
+    rows = pa.Table.from_batches([batch.rows for batch in batches])
+    for column in columns:
+        if column not in rows.column_names:
+            raise TableError(f"{path} has no column {column!r}; it has: {', '.join(rows.column_names)}")
+    return rows, np.concatenate([batch.latlon for batch in batches])
 
 
 def check_names(names: Sequence[Any], folder: Path, table: str) -> tuple[str, ...]:
@@ -163,12 +135,19 @@ class PatchSet:
 
     kind: str
     """The name of the source."""
-    reader: PatchReader
+    names: Sequence[str]
+    """What each patch is called in messages."""
+    sizes: Sequence[int]
+    """The bytes of every patch, `MISSING` for one that is not there."""
     places: Floats
     """(N, 2) degrees."""
     bands: tuple[str, ...]
+    read_many: Callable[[Sequence[int]], Iterator[tuple[int, bytes]]]
+    """Each of some patches' numbers with its bytes, in an order that suits the files."""
     decode: Callable[[bytes, str], Tiles]
     """From a patch's bytes and name to (C, H, W)."""
+    files: Sequence[Path]
+    """Whose hashes are in the record."""
     least_bytes: int = 1
     """Smaller patches are broken downloads."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -186,22 +165,26 @@ class LocatedPatches:
     def __init__(
         self, patches: PatchSet, *, size: int | None = None, broken: WhenBroken = "raise", check: Check = "size"
     ) -> None:
-        self.patches, self.reader, self.bands = patches, patches.reader, patches.bands
+        self.patches, self.bands, self.size = patches, patches.bands, size
         if size is not None and size < 1:
             raise ConfigError(f"a tile of {size} pixels a side cannot be read; size must be at least 1")
-        self.size = size
         self._all_places = as_places(patches.places)
-        sizes = self.reader.sizes()
         found = {
-            number: "missing" if sizes[number] < 0 else f"only {sizes[number]} bytes"
-            for number in np.flatnonzero(sizes < patches.least_bytes).tolist()
+            number: "missing" if length == MISSING else f"only {length} bytes"
+            for number, length in enumerate(patches.sizes)
+            if length < patches.least_bytes
         }
+        whole = [number for number in range(len(patches.sizes)) if number not in found]
         if check == "read":
-            found |= self._unreadable([number for number in range(len(sizes)) if number not in found])
-        self.broken = tuple(Broken(self.reader.names[number], reason) for number, reason in sorted(found.items()))
+            for number, content in patches.read_many(whole):
+                try:
+                    self._patch(number, content)
+                except DataError as error:
+                    found[number] = str(error)
+        self.broken = tuple(Broken(patches.names[number], reason) for number, reason in sorted(found.items()))
         if self.broken and broken == "raise":
             raise DataError(f"{_listing(self.broken)}; pass broken='skip' to leave them out")
-        self._numbers = np.array([number for number in range(len(sizes)) if number not in found], dtype=np.int64)
+        self._numbers = np.array([number for number in whole if number not in found], dtype=np.int64)
         self._keys, self._order = self._index()
 
     @property
@@ -212,7 +195,7 @@ class LocatedPatches:
     @property
     def names(self) -> tuple[str, ...]:
         """The patches' names, in the order of `places`."""
-        return tuple(self.reader.names[number] for number in self._numbers)
+        return tuple(self.patches.names[number] for number in self._numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -223,17 +206,17 @@ class LocatedPatches:
         side = self.size or 0
         result: Tiles = np.empty((0, len(self.bands), side, side), dtype=np.float32)
         damaged: list[Broken] = []
-        for number, content in self.reader.read_many(list(dict.fromkeys(numbers.tolist()))):
+        for number, content in self.patches.read_many(list(dict.fromkeys(numbers.tolist()))):
             try:
                 patch = self._patch(number, content)
                 if not len(result):
                     result = np.empty((len(numbers), *patch.shape), dtype=np.float32)
                 if result.shape[1:] != patch.shape:
                     given, others = (f"{shape[-1]} x {shape[-2]}" for shape in (patch.shape, result.shape))
-                    raise DataError(f"{self.reader.names[number]} is {given} pixels, others {others}; give a size")
+                    raise DataError(f"{self.patches.names[number]} is {given} pixels, others {others}; give a size")
                 result[numbers == number] = patch
             except DataError as error:
-                damaged.append(Broken(self.reader.names[number], str(error)))
+                damaged.append(Broken(self.patches.names[number], str(error)))
         if damaged:
             raise DataError(_listing(damaged))
         return result
@@ -258,7 +241,8 @@ class LocatedPatches:
         """The patches' record."""
         return {
             "kind": self.patches.kind,
-            **self.reader.describe(),
+            "files": [fingerprint(path) for path in self.patches.files],
+            "patches": len(self.patches.names),
             "bands": list(self.bands),
             "size": self.size,
             "broken": [str(patch) for patch in self.broken],
@@ -273,13 +257,13 @@ class LocatedPatches:
         keys, numbers = keys[order], self._numbers[order]
         twice = np.flatnonzero(np.diff(keys) == 0)
         if len(twice):
-            first, second = (self.reader.names[numbers[twice[0] + side]] for side in (0, 1))
+            first, second = (self.patches.names[numbers[twice[0] + side]] for side in (0, 1))
             lat, lon = self._all_places[numbers[twice[0]]]
             raise DataError(f"{first} and {second} both claim the place lat {lat:.7g}, lon {lon:.7g}; keep one of them")
         return keys, numbers
 
     def _patch(self, number: int, content: bytes) -> Tiles:
-        name = self.reader.names[number]
+        name = self.patches.names[number]
         patch = self.patches.decode(content, name)
         if len(patch) != len(self.bands):
             raise DataError(f"{name} has {len(patch)} bands, not {len(self.bands)}")
@@ -290,64 +274,6 @@ class LocatedPatches:
             raise DataError(f"{name} is {width} x {height} pixels, smaller than the size {self.size}")
         top, left = (height - self.size) // 2, (width - self.size) // 2
         return patch[:, top : top + self.size, left : left + self.size]
-
-    def _unreadable(self, numbers: list[int]) -> dict[int, str]:
-        found = {}
-        for number, content in self.reader.read_many(numbers):
-            try:
-                self._patch(number, content)
-            except DataError as error:
-                found[number] = str(error)
-        return found
-
-
-def decode_image(content: bytes, name: str, *, mode: str | None, scale: float | None) -> Tiles:
-    """An ordinary picture as (C, H, W), in a mode and scaled: 8-bit values to [0, 1] unless a scale is given."""
-    pixels = decode_picture(content, name=name, mode=mode)
-    factor = scale if scale is not None else 1 / 255 if pixels.dtype == np.uint8 else 1.0
-    return pixels.astype(np.float32) * np.float32(factor)
-
-
-def picture_decoder(bands: int, scale: float | None) -> Callable[[bytes, str], Tiles]:
-    """A decoder to colour for three bands and gray for one, from any mode; with a scale, values stay as they are."""
-    return partial(decode_image, mode={1: "L", 3: "RGB"}.get(bands) if scale is None else None, scale=scale)
-
-
-def image_folder(
-    folder: str | Path,
-    table: str | Path,
-    *,
-    size: int | None = None,
-    file_column: str | None = None,
-    lat_column: str | None = None,
-    lon_column: str | None = None,
-    bands: Sequence[str] = MODES["RGB"].bands,
-    scale: float | None = None,
-    broken: WhenBroken = "raise",
-    check: Check = "size",
-) -> LocatedPatches:
-    """A folder of pictures with a CSV or Parquet table of their names and coordinates.
-
-    Three bands are read as colour and one as gray; any other number must be the picture's own (a TIFF).
-    """
-    path = Path(table) if Path(table).is_file() else Path(folder) / table
-    rows, places = read_index(path, lat=lat_column, lon=lon_column)
-    lowered = {column.lower(): column for column in reversed(rows.column_names)}
-    usual = next((lowered[name] for name in FILE_NAMES if name in lowered), None)
-    column = usual if file_column is None else file_column
-    if column not in rows.column_names:
-        missing = f"column {column!r}" if column else f"file name column ({', '.join(FILE_NAMES)})"
-        raise TableError(f"{path} has no {missing}; it has: {', '.join(rows.column_names)}")
-    names = check_names(rows[column].to_pylist(), Path(folder), str(path))
-    patches = PatchSet(
-        kind="image-folder",
-        reader=find_files(Path(folder), path, names),
-        places=places,
-        bands=tuple(bands),
-        decode=picture_decoder(len(bands), scale),
-        settings={"scale": scale},
-    )
-    return LocatedPatches(patches, size=size, broken=broken, check=check)
 
 
 def _listing(patches: Sequence[Broken]) -> str:

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +24,6 @@ MOST_OVERSAMPLING = 16
 
 Pixels = npt.NDArray[np.uint8]
 """A decoded tile, (C, side, side)."""
-
-
-class Windows(NamedTuple):
-    """The part of the world map each of N places needs, in whole pixels of one zoom."""
-
-    left: npt.NDArray[np.int64]
-    right: npt.NDArray[np.int64]
-    top: npt.NDArray[np.int64]
-    bottom: npt.NDArray[np.int64]
 
 
 class TilePyramid(MapSource):
@@ -111,60 +102,51 @@ class TilePyramid(MapSource):
         windows = _windows_of(row, column)
         planes, height, width = self._read_windows(windows, zoom)
         start = np.arange(len(places))[:, None, None] * (height * width)
-        corners = find_corners(row - windows.top[:, None, None], column - windows.left[:, None, None], width, start)
+        left, _, top, _ = windows.T[:, :, None, None]
+        corners = find_corners(row - top, column - left, width, start)
         values = blend(planes.reshape(len(planes), -1), corners)
         tiles = values.reshape(len(planes), len(places), *lat.shape[1:]).swapaxes(0, 1)
         return average_blocks(tiles, factor)
 
-    def _read_windows(self, windows: Windows, zoom: int) -> tuple[Pixels, int, int]:
+    def _read_windows(self, windows: npt.NDArray[np.int64], zoom: int) -> tuple[Pixels, int, int]:
         """Cut every place's window out of the map: planes (C, N, height, width), as large as the largest needs."""
         side, across = self.tile_pixels, 2**zoom
         pieces = [
             (place, Tile(zoom, x % across, y), (slice(None), rows, columns), (slice(None), to_rows, to_columns))
-            for place, (left, right, top, bottom) in enumerate(np.stack(windows, axis=-1).tolist())
+            for place, (left, right, top, bottom) in enumerate(windows.tolist())
             for y, rows, to_rows in _cuts(top, min(bottom, across * side), side)  # a row below the map has no share
             for x, columns, to_columns in _cuts(left, right, side)
         ]
         decoded = self._decode({tile for _, tile, _, _ in pieces})
-        height, width = int((windows.bottom - windows.top).max()), int((windows.right - windows.left).max())
-        planes = np.zeros((len(self.bands), len(windows.top), height, width), dtype=np.uint8)
+        width, height = (windows[:, 1::2] - windows[:, ::2]).max(axis=0).tolist()
+        planes = np.zeros((len(self.bands), len(windows), height, width), dtype=np.uint8)
         for place, tile, inside, target in pieces:
             planes[:, place][target] = decoded[tile][inside]
         return planes, height, width
 
-    def _decode(self, wanted: set[Tile]) -> Mapping[Tile, Pixels]:
-        """Decode tiles, each from the store, from a parent where it is missing, or from the cache."""
-        decoded = self._cache.get_many(wanted)
-        missing = sorted(wanted - decoded.keys())
-        levels = 0
-        while missing:
-            ancestors = sorted({tile.parent(levels) for tile in missing})
-            found = self._read_pictures(ancestors)
-            for tile in missing:
-                picture = found.get(tile.parent(levels))
-                if picture is not None:
-                    decoded[tile] = _cut_child(picture, tile, levels)
-            if levels:
-                self._cache.put_many({tile: decoded[tile] for tile in missing if tile in decoded})
-            missing = [tile for tile in missing if tile not in decoded]
-            levels += 1
-            if missing and missing[0].z - levels < self.store.zooms[0]:
-                raise DataError(f"{self.store.name} has neither tile {missing[0]} nor any parent of it")
+    def _decode(self, wanted: set[Tile]) -> dict[Tile, Pixels]:
+        """Decoded tiles of one zoom, each cut from its nearest parent where it is missing."""
+        found = self._find(wanted)
+        if missing := sorted(wanted - found.keys()):
+            raise DataError(f"{self.store.name} has neither tile {missing[0]} nor any parent of it")
+        decoded = {tile: _cut_child(pixels, tile, tile.z - home.z) for tile, (home, pixels) in found.items()}
+        self._cache.put_many(decoded)
         return decoded
 
-    def _read_pictures(self, tiles: list[Tile]) -> dict[Tile, Pixels]:
-        cached = self._cache.get_many(tiles)
-        unread = [tile for tile in tiles if tile not in cached]
-        contents = zip(unread, self.store.read_many(unread), strict=True)
-        read = {
-            tile: decode_picture(
-                content, name=f"tile {tile} of {self.store.name}", mode=self.mode, side=self.tile_pixels
-            )
-            for tile, content in contents
-            if content is not None
-        }
-        self._cache.put_many(read)
-        return {**cached, **read}
+    def _find(self, wanted: set[Tile]) -> dict[Tile, tuple[Tile, Pixels]]:
+        """The nearest tile that is there for each, itself or a parent, from the cache or from the store."""
+        found = {tile: (tile, pixels) for tile, pixels in self._cache.get_many(wanted).items()}
+        unread = sorted(wanted - found.keys())
+        for tile, content in zip(unread, self.store.read_many(unread), strict=True):
+            if content is not None:
+                name = f"tile {tile} of {self.store.name}"
+                found[tile] = tile, decode_picture(content, name, mode=self.mode, side=self.tile_pixels)
+        self._cache.put_many({tile: found[tile][1] for tile in unread if tile in found})
+        orphans = [tile for tile in unread if tile not in found and tile.z > self.store.zooms[0]]
+        if orphans:
+            above = self._find({tile.parent() for tile in orphans})
+            found |= {tile: above[tile.parent()] for tile in orphans if tile.parent() in above}
+        return found
 
 
 class TileCache:
@@ -188,18 +170,13 @@ class TileCache:
             for tile, pixels in tiles.items():
                 if tile not in self._kept:
                     self._kept[tile] = pixels
-                    self._bytes += pixels.nbytes
-            while self._bytes > self.most_bytes:
-                self._bytes -= self._kept.popitem(last=False)[1].nbytes
-
-    @property
-    def nbytes(self) -> int:
-        """How much is remembered now."""
-        return self._bytes
+                    self.nbytes += pixels.nbytes
+            while self.nbytes > self.most_bytes:
+                self.nbytes -= self._kept.popitem(last=False)[1].nbytes
 
     def _start(self) -> None:
         self._kept: OrderedDict[Tile, Pixels] = OrderedDict()
-        self._bytes = 0
+        self.nbytes = 0
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -209,12 +186,8 @@ class TileCache:
             self._start()
         return self._lock
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"most_bytes": self.most_bytes}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.most_bytes = state["most_bytes"]
-        self._start()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TileCache, (self.most_bytes,)
 
 
 def mercator_pixels(lat: Floats, lon: Floats, world: int) -> tuple[Floats, Floats]:
@@ -236,12 +209,10 @@ def _cuts(start: int, stop: int, side: int) -> Iterator[tuple[int, slice, slice]
         yield number, slice(first - number * side, last - number * side), slice(first - start, last - start)
 
 
-def _windows_of(row: Floats, column: Floats) -> Windows:
-    """Windows that hold every point of each place together with the row and the column after it."""
-    around = (1, 2)
-    top, bottom = np.floor(row.min(axis=around)), np.floor(row.max(axis=around)) + 2
-    left, right = np.floor(column.min(axis=around)), np.floor(column.max(axis=around)) + 2
-    return Windows(*(edge.astype(np.int64) for edge in (left, right, top, bottom)))
+def _windows_of(row: Floats, column: Floats) -> npt.NDArray[np.int64]:
+    """Left, right, top and bottom, (N, 4): all points of each place, with the column and the row after them."""
+    edges = [np.floor(edge) for axis in (column, row) for edge in (axis.min(axis=(1, 2)), axis.max(axis=(1, 2)) + 2)]
+    return np.stack(edges, axis=-1).astype(np.int64)
 
 
 def _cut_child(picture: Pixels, tile: Tile, levels: int) -> Pixels:

@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +14,14 @@ from tessearth.imagery.source import MapSource, Tiles, fingerprint
 from tessearth.imagery.sources.images import (
     RASTERIO_SUFFIXES,
     Picture,
-    damage_named,
     dataset_band_names,
     open_picture,
     open_raster,
+    read_pixels,
 )
 from tessearth.imagery.sources.sampling import blend, find_corners, has_gaps, load_global, place_chunks, tangent_latlon
 from tessearth.packages import package_file
 from tessearth.sphere import Floats
-
-
-class Level(NamedTuple):
-    """A raster in memory at the resolution its tiles need."""
-
-    planes: npt.NDArray[Any]
-    """Bands of a frame one pixel larger on every side, (C, (H + 2) (W + 2))."""
-    height: int
-    width: int
-    gaps: bool
 
 
 class GlobalRaster(MapSource):
@@ -67,32 +57,34 @@ class GlobalRaster(MapSource):
         with self._open() as picture:
             self.bands, self.shape = picture.bands, (picture.height, picture.width)
             self.scale = (1 / 255 if picture.dtype == np.uint8 else 1.0) if scale is None else scale
-        self._level: Level | None = None
+        self._framed: npt.NDArray[Any] | None = None
         self._loading = threading.Lock()
 
-    def load(self) -> Level:
-        """Read the raster into memory unless it is there already; threads that come meanwhile wait for it."""
+    def load(self) -> npt.NDArray[Any]:
+        """The raster at the resolution its tiles need, in a frame of one pixel more on every side, (C, H + 2, W + 2).
+
+        It is read into memory once; threads that come meanwhile wait for it.
+        """
         with self._loading:
-            if self._level is None:
+            if self._framed is None:
                 with self._open() as picture:
-                    padded = load_global(picture.read_rows, picture.height, picture.width, self.km_per_pixel)
-                count, height, width = padded.shape
-                planes = padded.reshape(count, -1)
-                self._level = Level(planes=planes, height=height - 2, width=width - 2, gaps=has_gaps(planes))
-            return self._level
+                    framed = load_global(picture.read_rows, picture.height, picture.width, self.km_per_pixel)
+                self._framed, self._gaps = framed, has_gaps(framed)
+            return self._framed
 
     def _read(self, places: Floats, result: Tiles) -> None:
-        level = self.load()
+        framed = self.load()
+        count, height, width = framed.shape
         for chunk in place_chunks(len(places), self.size**2):
             lat, lon = tangent_latlon(places[chunk], self.size, self.km_per_pixel)
             turn = (lon - self.west) / 360.0
             # Pixel centres lie half a pixel inside, and the frame moves everything by one.
-            row = (90.0 - lat) * (level.height / 180.0) + 0.5
-            column = (turn - np.floor(turn)) * level.width + 0.5
-            values = blend(level.planes, find_corners(row, column, level.width + 2), gaps=level.gaps)
-            result[chunk] = values.reshape(len(self.bands), *lat.shape).swapaxes(0, 1)
+            row = (90.0 - lat) * ((height - 2) / 180.0) + 0.5
+            column = (turn - np.floor(turn)) * (width - 2) + 0.5
+            values = blend(framed.reshape(count, -1), find_corners(row, column, width), gaps=self._gaps)
+            result[chunk] = values.reshape(count, *lat.shape).swapaxes(0, 1)
         result *= np.float32(self.scale)
-        if level.gaps and not np.isnan(self.fill):
+        if self._gaps and not np.isnan(self.fill):
             np.nan_to_num(result, copy=False, nan=self.fill)
 
     def _record(self) -> dict[str, Any]:
@@ -116,10 +108,10 @@ class GlobalRaster(MapSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel to another process without the pixels: it loads its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in {"_level", "_loading"}}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_framed", "_loading"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _level=None, _loading=threading.Lock())
+        self.__dict__.update(state, _framed=None, _loading=threading.Lock())
 
 
 class RasterLayers:
@@ -178,11 +170,7 @@ def _check_global(dataset: Any, path: Path) -> float:
 
 def _dataset_picture(dataset: Any) -> Picture:
     def read_rows(start: int, stop: int) -> npt.NDArray[Any]:
-        with damage_named(dataset.name):
-            rows = dataset.read(window=((start, stop), (0, dataset.width)), masked=True)
-        if np.ma.is_masked(rows):
-            rows = np.ma.filled(rows.astype(np.float32), np.nan)
-        return np.asarray(rows).transpose(1, 2, 0)
+        return read_pixels(dataset, window=((start, stop), (0, dataset.width))).transpose(1, 2, 0)
 
     names, dtype = dataset_band_names(dataset), np.dtype(dataset.dtypes[0])
     return Picture(height=dataset.height, width=dataset.width, bands=names, dtype=dtype, read_rows=read_rows)

@@ -1,9 +1,7 @@
 """Where tile pixels lie on the Earth, bilinear interpolation between pixels, and reduced global rasters.
 
-A global raster is made no finer than the tiles read from it, so that they are not aliased. Its pixels are cells that
-tile the globe; a reduced pixel is the exact mean over its own cell, fractions included. Towards the poles columns crowd
-together while tile pixels do not, so every row is averaged along longitude as well, over as many columns as one tile
-pixel covers there.
+A global raster is made no finer than the tiles read from it, so that they are not aliased. Towards the poles columns
+crowd together while tile pixels do not, so every row is averaged along longitude as well.
 """
 
 import functools
@@ -48,7 +46,7 @@ def tangent_latlon(latlon: Floats, size: int, km_per_pixel: float) -> PixelPlace
     east = torch.from_numpy(offset)
     lon = torch.atan2(east, outward).numpy()
     lat = torch.atan2(upward, torch.hypot(east, outward)).numpy()
-    return PixelPlaces(lat=np.rad2deg(lat, out=lat), lon=np.rad2deg(lon, out=lon) + latlon[:, 1, None, None])
+    return PixelPlaces(np.rad2deg(lat, out=lat), np.rad2deg(lon, out=lon) + latlon[:, 1, None, None])
 
 
 def place_chunks(count: int, points_per_place: int) -> Iterator[slice]:
@@ -85,10 +83,7 @@ def find_corners(row: Floats, column: Floats, stride: int, start: npt.NDArray[np
     first = (top.astype(np.int64) * stride + left.astype(np.int64) + start).reshape(-1)
     number = first + np.array([[0], [1], [stride], [stride + 1]])
     up, back = 1 - down, 1 - right
-    weight = np.stack(
-        [(up * back).reshape(-1), (up * right).reshape(-1), (down * back).reshape(-1), (down * right).reshape(-1)]
-    )
-    return Corners(number=number, weight=weight)
+    return Corners(number, np.stack((up * back, up * right, down * back, down * right)).reshape(4, -1))
 
 
 def has_gaps(planes: npt.NDArray[Any]) -> bool:
@@ -128,8 +123,6 @@ def _blend_around_gaps(plane: npt.NDArray[Any], corners: Corners, out: npt.NDArr
 WORTH_REDUCING = 1.25
 """A raster up to this much finer than the tiles is read as it is: bilinear sampling itself averages about as much."""
 
-Block = Floats
-
 
 def reduced_size(cells: int, kilometres: float, km_per_pixel: float) -> int:
     """How many cells to keep along a side of this length so that none is coarser than a tile's pixel."""
@@ -157,17 +150,17 @@ def load_global(
         blocks.append(_like(rows, _smooth_rows(cells, spans[start:stop])))
     planes = np.concatenate(blocks).transpose(2, 0, 1)
     # Blocks with gaps come as floats among blocks of integers.
-    return _pad(planes.astype(np.float32, copy=False) if np.issubdtype(planes.dtype, np.floating) else planes)
+    return _frame(planes.astype(np.float32, copy=False) if np.issubdtype(planes.dtype, np.floating) else planes)
 
 
-def _columns_per_pixel(height: int, width: int, km_per_pixel: float) -> Block:
+def _columns_per_pixel(height: int, width: int, km_per_pixel: float) -> Floats:
     """How many columns of each row one tile pixel spans, between 1 and all of them."""
     lat = np.pi * ((np.arange(height) + 0.5) / height - 0.5)
     column_km = 2 * np.pi * EARTH_RADIUS_KM / width * np.cos(lat)
     return np.clip(km_per_pixel / column_km, 1.0, width)
 
 
-def _shrink(rows: npt.NDArray[Any], row_edges: Block, new_width: int) -> Block:
+def _shrink(rows: npt.NDArray[Any], row_edges: Floats, new_width: int) -> Floats:
     """Average rows (h, W, C) to the cells between the row edges and to `new_width` columns."""
     cells = rows.astype(np.float64)
     if new_width != cells.shape[1]:
@@ -178,17 +171,17 @@ def _shrink(rows: npt.NDArray[Any], row_edges: Block, new_width: int) -> Block:
     return cells
 
 
-def _average_cells(block: Block, edges: Block) -> Block:
+def _average_cells(block: Floats, edges: Floats) -> Floats:
     """Mean of a piecewise constant function between edges, along the first axis, from its running integral."""
     integral = np.concatenate((np.zeros_like(block[:1]), np.cumsum(block, axis=0)))
     below = np.minimum(edges.astype(np.int64), len(block) - 1)
     part = (edges - below)[:, None, None]
     totals = integral[below] + part * block[below]
-    mean: Block = np.diff(totals, axis=0) / np.diff(edges)[:, None, None]
+    mean: Floats = np.diff(totals, axis=0) / np.diff(edges)[:, None, None]
     return mean
 
 
-def _smooth_rows(block: Block, spans: Block) -> Block:
+def _smooth_rows(block: Floats, spans: Floats) -> Floats:
     """Average every row (W, C) along the circle over its own span of columns; a span of one column changes nothing."""
     result = block.copy()
     for row in np.flatnonzero(spans > 1.0):
@@ -196,21 +189,21 @@ def _smooth_rows(block: Block, spans: Block) -> Block:
     return result
 
 
-def _smooth_circle(values: Block, span: float) -> Block:
+def _smooth_circle(values: Floats, span: float) -> Floats:
     width = len(values)
     pad = math.ceil(span / 2 + 0.5)
     around = np.concatenate((values[-pad:], values, values[:pad]))
     integral = np.concatenate((np.zeros_like(around[:1]), np.cumsum(around, axis=0)))
 
-    def integral_at(shift: float) -> Block:
+    def integral_at(shift: float) -> Floats:
         whole = math.floor(shift)
-        here: Block = integral[whole : whole + width] + (shift - whole) * around[whole : whole + width]
+        here: Floats = integral[whole : whole + width] + (shift - whole) * around[whole : whole + width]
         return here
 
     return (integral_at(pad + 0.5 + span / 2) - integral_at(pad + 0.5 - span / 2)) / span
 
 
-def _ignoring_gaps(block: Block, average: Callable[[Block], Block]) -> Block:
+def _ignoring_gaps(block: Floats, average: Callable[[Floats], Floats]) -> Floats:
     """Average what is there; a cell of which more than half is missing (NaN) is missing."""
     gaps = np.isnan(block)
     if not gaps.any():
@@ -220,27 +213,26 @@ def _ignoring_gaps(block: Block, average: Callable[[Block], Block]) -> Block:
     return np.where(share >= 0.5, total / np.maximum(share, 0.5), np.nan)
 
 
-def _like(original: npt.NDArray[Any], block: Block) -> npt.NDArray[Any]:
+def _like(original: npt.NDArray[Any], block: Floats) -> npt.NDArray[Any]:
     """Back to the type read: integers rounded, floats as float32."""
     if np.issubdtype(original.dtype, np.integer):
         return np.rint(block).astype(original.dtype)
     return block.astype(np.float32)
 
 
-def _pad(planes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _frame(planes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Add one pixel all around: over a pole lies the opposite meridian, over the antimeridian the other end."""
-    padded = np.empty((planes.shape[0], planes.shape[1] + 2, planes.shape[2] + 2), dtype=planes.dtype)
-    padded[:, 1:-1, 1:-1] = planes
-    padded[:, 0, 1:-1] = _opposite(planes[:, 0])
-    padded[:, -1, 1:-1] = _opposite(planes[:, -1])
-    padded[:, :, 0], padded[:, :, -1] = padded[:, :, -2], padded[:, :, 1]
-    return padded
+    framed = np.empty((planes.shape[0], planes.shape[1] + 2, planes.shape[2] + 2), dtype=planes.dtype)
+    framed[:, 1:-1, 1:-1] = planes
+    framed[:, 0, 1:-1], framed[:, -1, 1:-1] = _opposite(planes[:, 0]), _opposite(planes[:, -1])
+    framed[:, :, 0], framed[:, :, -1] = framed[:, :, -2], framed[:, :, 1]
+    return framed
 
 
-def _opposite(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values half a turn away, (C, W); with an odd number of columns, the mean of the two that share that meridian."""
-    half = row.shape[1] // 2
-    if row.shape[1] % 2 == 0:
-        return np.roll(row, half, axis=1)
-    mean = (np.roll(row, half, axis=1).astype(np.float64) + np.roll(row, half + 1, axis=1)) / 2
-    return _like(row, mean)
+def _opposite(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values half a turn away; with an odd number of columns, the mean of the two that share that meridian."""
+    half = rows.shape[-1] // 2
+    if rows.shape[-1] % 2 == 0:
+        return np.roll(rows, half, axis=-1)
+    mean = (np.roll(rows, half, axis=-1).astype(np.float64) + np.roll(rows, half + 1, axis=-1)) / 2
+    return _like(rows, mean)

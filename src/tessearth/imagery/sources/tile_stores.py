@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.source import fingerprint
@@ -27,14 +27,16 @@ from tessearth.version import __version__
 
 DEEPEST_ZOOM = 24
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
-NOT_THERE = {204, 404, 410}
-"""A server's status codes for a tile it does not have."""
+NOT_THERE = {404, 410}
+"""A server's status codes for a tile it does not have; another is 204, which has no content."""
 WORTH_RETRYING = {408, 429, 500, 502, 503, 504}
 MOST_BYTES = 16 * 2**20
 """Of one tile, from a server or a file."""
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
 MOST_STEPS = 200_000_000
 """Of SQLite's machine for one query, some seconds: finding a tile by an index takes a few dozen."""
+CONNECTIONS = 8
+"""To one server at a time."""
 DEADLINE = 3.0
 """How many times the server's timeout a tile may take; one that trickles in is requested again."""
 
@@ -49,34 +51,32 @@ class Tile(NamedTuple):
     def __str__(self) -> str:
         return f"{self.z}/{self.x}/{self.y}"
 
-    def parent(self, levels: int = 1) -> "Tile":
-        """The tile that covers this one some levels of zoom above."""
-        return Tile(self.z - levels, self.x >> levels, self.y >> levels)
+    def parent(self) -> "Tile":
+        """The tile that covers this one at the zoom above."""
+        return Tile(self.z - 1, self.x >> 1, self.y >> 1)
 
     def flipped(self) -> "Tile":
         """The same tile in TMS order, where rows grow northward."""
         return Tile(self.z, self.x, 2**self.z - 1 - self.y)
 
 
-class TileStore(Protocol):
-    """Encoded tiles by number."""
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """What the stores of encoded tiles have in common."""
 
-    @property
-    def zooms(self) -> range:
-        """From the coarsest to the finest zoom there is."""
+    location: str
+    zooms: range
+    """From the coarsest to the finest zoom there is."""
+    tms: bool = False
+    """Whether rows are counted from the south."""
 
     @property
     def name(self) -> str:
-        """What to call the store in messages: a path or a URL without secrets."""
-
-    def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles in this order, None for those that are not there."""
-
-    def describe(self) -> dict[str, Any]:
-        """Where the tiles come from, ready for JSON."""
+        """What to call the store in messages: a path, or a URL without secrets."""
+        return self.location
 
 
-def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool = False) -> TileStore:
+def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool = False) -> "TileStore":
     """Tell an .mbtiles file, a folder {z}/{x}/{y}.png and a URL template apart and open it."""
     text = str(location)
     if re.match(r"[a-z]+://", text, re.IGNORECASE):
@@ -91,11 +91,8 @@ def open_tiles(location: str | Path, *, max_zoom: int | None = None, tms: bool =
 
 
 @dataclass(frozen=True, slots=True)
-class MBTiles:
+class MBTiles(_Tiles):
     """Tiles in a SQLite file by the MBTiles specification, which counts rows from the south."""
-
-    path: Path
-    zooms: range
 
     @classmethod
     def of(cls, path: Path, *, max_zoom: int | None = None) -> "MBTiles":
@@ -111,29 +108,24 @@ class MBTiles:
             raise DataError(f"{path} has zoom levels from {lowest!r} to {highest!r}, not whole numbers")
         if kind is not None and kind[0] in {"pbf", "mvt"}:
             raise DataError(f"{path} holds vector tiles ({kind[0]}), not pictures")
-        return cls(path, _zoom_range(lowest, highest, max_zoom))
-
-    @property
-    def name(self) -> str:
-        """The file's path."""
-        return str(self.path)
+        return cls(str(path), _zoom_range(lowest, highest, max_zoom), tms=True)
 
     def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles."""
+        """The encoded tiles in this order, None for those that are not there."""
         query = "select tile_data from tiles where zoom_level = ? and tile_column = ? and tile_row = ?"
-        with _connect(self.path) as connection:
+        with _connect(Path(self.location)) as connection:
             found = [_first_row(connection, query, tile.flipped()) for tile in tiles]
         return [self._content(row[0], tile) if row else None for row, tile in zip(found, tiles, strict=True)]
 
     def describe(self) -> dict[str, Any]:
         """The file's record."""
-        return {"store": "mbtiles", "files": [fingerprint(self.path)]}
+        return {"store": "mbtiles", "files": [fingerprint(Path(self.location))]}
 
     def _content(self, content: object, tile: Tile) -> bytes | None:
         if isinstance(content, str):
             return content.encode("utf-8", "replace") or None
         if content is not None and not isinstance(content, bytes):
-            raise DataError(f"tile {tile} of {self.path} is a {type(content).__name__}, not a picture")
+            raise DataError(f"tile {tile} of {self.name} is a {type(content).__name__}, not a picture")
         return content or None
 
 
@@ -144,7 +136,10 @@ def _connect(path: Path) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             connection.execute("pragma trusted_schema = off")
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
-            connection.set_authorizer(_allow_reading)
+            # Views are part of the format; one that calls itself may never end.
+            connection.set_authorizer(
+                lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
+            )
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             yield connection
     except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:
@@ -160,19 +155,11 @@ def _first_row(connection: sqlite3.Connection, query: str, values: Sequence[int]
     return row
 
 
-def _allow_reading(action: int, *_: object) -> int:
-    """Views are part of the format; one that calls itself may never end."""
-    return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
-
-
 @dataclass(frozen=True, slots=True)
-class FolderTiles:
+class FolderTiles(_Tiles):
     """Tiles as files {z}/{x}/{y} with the suffix of a picture."""
 
-    folder: Path
-    zooms: range
-    suffixes: tuple[str, ...]
-    tms: bool
+    suffixes: tuple[str, ...] = PICTURE_SUFFIXES
 
     @classmethod
     def of(cls, folder: Path, *, max_zoom: int | None = None, tms: bool = False) -> "FolderTiles":
@@ -183,47 +170,37 @@ class FolderTiles:
                 path.suffix for path in (folder / str(zoom)).glob("*/*") if path.suffix.lower() in PICTURE_SUFFIXES
             }
             if found:
-                return cls(folder, _zoom_range(zoom, zooms[-1], max_zoom), tuple(sorted(found)), tms)
+                return cls(str(folder), _zoom_range(zoom, zooms[-1], max_zoom), tms, tuple(sorted(found)))
         raise DataError(f"{folder} holds no tiles: expected files such as 0/0/0.png in it")
 
-    @property
-    def name(self) -> str:
-        """The folder's path."""
-        return str(self.folder)
-
     def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles."""
-        return [self._read(*(tile.flipped() if self.tms else tile)) for tile in tiles]
+        """The encoded tiles in this order, None for those that are not there."""
+        return [self._read(tile) for tile in tiles]
+
+    def _read(self, tile: Tile) -> bytes | None:
+        z, x, y = tile.flipped() if self.tms else tile
+        for suffix in self.suffixes:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                return Path(self.location, str(z), str(x), f"{y}{suffix}").read_bytes()
+        return None
 
     def describe(self) -> dict[str, Any]:
         """The folder's record: a hash of all names and sizes, for hashing all tiles would cost as much as reading."""
-        listing = sorted(
-            f"{Path(root, name).relative_to(self.folder).as_posix()} {Path(root, name).stat().st_size}"
-            for root, _, names in os.walk(self.folder)
-            for name in names
-        )
+        folder = Path(self.location)
+        paths = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+        listing = sorted(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}" for path in paths)
         digest = hashlib.sha256("\n".join(listing).encode()).hexdigest()
-        return {"store": "folder", "name": self.folder.name, "files": len(listing), "sha256_of_listing": digest}
-
-    def _read(self, z: int, x: int, y: int) -> bytes | None:
-        for suffix in self.suffixes:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                return (self.folder / str(z) / str(x) / f"{y}{suffix}").read_bytes()
-        return None
+        return {"store": "folder", "name": folder.name, "files": len(listing), "sha256_of_listing": digest}
 
 
 @dataclass(frozen=True, slots=True)
-class UrlTiles:
+class UrlTiles(_Tiles):
     """Tiles from a server, by a template with {z}, {x} and {y}; only ever one that the user gave."""
 
-    template: str
-    zooms: range
-    tms: bool
     timeout_s: float = 20.0
     attempts: int = 4
     wait_s: float = 0.5
     """Pause before the second attempt; it doubles for each further one."""
-    connections: int = 8
 
     @classmethod
     def of(cls, template: str, *, max_zoom: int | None = None, tms: bool = False) -> "UrlTiles":
@@ -241,20 +218,17 @@ class UrlTiles:
     @property
     def name(self) -> str:
         """The template without what might be secret: user, password and query."""
-        return _public(self.template)
+        return _public(self.location)
 
     def read_many(self, tiles: Sequence[Tile]) -> list[bytes | None]:
-        """The encoded tiles, several at a time."""
-        with ThreadPoolExecutor(self.connections) as pool:
+        """The encoded tiles in this order, several fetched at a time, None for those that are not there."""
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
             return list(pool.map(self._read, tiles))
 
-    def describe(self) -> dict[str, Any]:
-        """The server's record."""
-        return {"store": "url", "template": self.name}
-
     def _read(self, tile: Tile) -> bytes | None:
+        """One encoded tile, asked for again when the connection breaks or the server is busy."""
         z, x, y = tile.flipped() if self.tms else tile
-        url = self.template.replace("{z}", str(z)).replace("{x}", str(x)).replace("{y}", str(y))
+        url = self.location.replace("{z}", str(z)).replace("{x}", str(x)).replace("{y}", str(y))
         problem: Exception | None = None
         for attempt in range(self.attempts):
             if attempt:
@@ -262,6 +236,9 @@ class UrlTiles:
             try:
                 return _fetch(url, self.timeout_s)
             except urllib.error.HTTPError as error:
+                error.close()
+                if error.code in NOT_THERE:
+                    return None
                 problem = error
                 if error.code not in WORTH_RETRYING:
                     break
@@ -269,51 +246,36 @@ class UrlTiles:
                 problem = error
         raise DataError(f"tile {tile} of {self.name} did not come: {problem}") from problem
 
+    def describe(self) -> dict[str, Any]:
+        """The server's record."""
+        return {"store": "url", "template": self.name}
+
+
+TileStore = MBTiles | FolderTiles | UrlTiles
+
 
 def _fetch(url: str, timeout_s: float) -> bytes | None:
-    request = urllib.request.Request(url, headers={"User-Agent": f"tessearth/{__version__}"})
-    try:
-        with _web_only().open(request, timeout=timeout_s) as answer:
-            if answer.status in NOT_THERE:
-                return None
-            content = _read_whole(answer, time.monotonic() + DEADLINE * timeout_s)
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code in NOT_THERE:
-                return None
-            raise
+    """The body of an answer, None for an empty one; one that was cut short is no answer."""
+    request, content = urllib.request.Request(url, headers={"User-Agent": f"tessearth/{__version__}"}), b""
+    with urllib.request.build_opener(_NoFtp).open(request, timeout=timeout_s) as answer:
+        deadline = time.monotonic() + DEADLINE * timeout_s
+        while len(content) <= MOST_BYTES and (more := answer.read1(2**16)):
+            content += more
+            if time.monotonic() > deadline:
+                raise TimeoutError("it came too slowly")
+        promised = answer.headers.get("Content-Length", "")
     if len(content) > MOST_BYTES:
         raise DataError(f"{_public(url)} is larger than {MOST_BYTES // 2**20} MB; that is no tile")
+    if promised.isdecimal() and len(content) < int(promised):
+        raise http.client.IncompleteRead(content, int(promised) - len(content))
     return content or None
 
 
-def _read_whole(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """The body of an answer, up to a little more than a tile may have; one that was cut short is no answer."""
-    content = b""
-    while len(content) <= MOST_BYTES and (more := answer.read1(2**16)):
-        content += more
-        if time.monotonic() > deadline:
-            raise TimeoutError("it came too slowly")
-    promised = answer.headers.get("Content-Length", "")
-    if promised.isdecimal() and len(content) < min(int(promised), MOST_BYTES):
-        raise http.client.IncompleteRead(content, int(promised) - len(content))
-    return content
+class _NoFtp(urllib.request.FTPHandler):
+    """Refuses what is not of the web and a server may still lead to; urllib itself follows no link to a local file."""
 
-
-def _web_only() -> urllib.request.OpenerDirector:
-    """An opener that knows http and https and nothing else, so that no redirection leads to a local file."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
-    return opener
+    def ftp_open(self, req: urllib.request.Request) -> NoReturn:
+        raise urllib.error.URLError("it leads to an address that is not of the web")
 
 
 def _public(url: str) -> str:

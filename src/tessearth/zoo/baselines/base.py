@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.encoder import LocationEncoder, reset_linear
-from tessearth.errors import ConfigError
 from tessearth.sphere import wrap_longitude
 
 
@@ -48,7 +47,7 @@ class PositionalEncoder(LocationEncoder):
 
     def forward(self, latlon: Tensor) -> Tensor:
         """Embed places given in degrees, latitude first: (N, 2) -> (N, D)."""
-        return self.from_exact(*self._features(latlon))[0]
+        return self.from_exact(self._features(latlon))[0]
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -73,16 +72,16 @@ class PositionalEncoder(LocationEncoder):
         A GPU's matrix units would round phases of thousands of radians to ten bits; float64 never goes through them.
         """
         with torch.no_grad():
-            return self._features(latlon.double())
+            return (self._features(latlon.double()),)
 
     def from_exact(self, *exact: Tensor) -> tuple[Tensor, Tensor | None]:
         """The network's output."""
         return exact[0] if self.network is None else self.network(*exact), None
 
-    def _features(self, latlon: Tensor) -> tuple[Tensor]:
+    def _features(self, latlon: Tensor) -> Tensor:
         """Positional features in the precision of the network behind them."""
         features: Tensor = self.position(latlon)
-        return (features if self.network is None else features.to(next(self.network.parameters()).dtype),)
+        return features if self.network is None else features.to(next(self.network.parameters()).dtype)
 
 
 def flat_degrees(latlon: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,10 +92,3 @@ def flat_degrees(latlon: Tensor) -> tuple[Tensor, Tensor]:
     """
     lat, lon = latlon.unbind(-1)
     return lat, torch.where((lon >= -180) & (lon < 180), lon, wrap_longitude(lon))
-
-
-def check_at_least(minimum: float, **values: float) -> None:
-    """Refuse settings below their minimum, by name."""
-    for name, value in values.items():
-        if not value >= minimum:
-            raise ConfigError(f"{name} is {value}; it must be at least {minimum}")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError
-from tessearth.zoo.baselines.base import Network, PositionalEncoding, check_at_least, flat_degrees
+from tessearth.settings import check_at_least
+from tessearth.zoo.baselines.base import Network, PositionalEncoding, flat_degrees
 from tessearth.zoo.baselines.networks import FeedForward, FeedForwardSettings
 
 # The polynomial of the Equal Earth projection (Savric, Patterson and Jenny, 2018).
@@ -30,7 +31,7 @@ class FourierSettings:
     """One such network per set, their outputs summed; None leaves the features themselves."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, num_frequencies=self.num_frequencies)
+        check_at_least(self, 1, "num_frequencies")
         if not self.sigmas or min(self.sigmas) <= 0:
             raise ConfigError(f"sigmas is {self.sigmas}; it must hold at least one positive number")
 

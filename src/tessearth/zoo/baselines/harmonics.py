@@ -1,15 +1,19 @@
-"""Real spherical harmonics (Russwurm et al., 2024), by a recurrence that is stable to high degrees."""
+"""Real spherical harmonics (Russwurm et al., 2024), by a recurrence that is stable to high degrees.
+
+SatCLIP's shape (Klemmer et al., 2025) puts a sinusoidal network (Sitzmann et al., 2020) behind them.
+"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tessearth.errors import ConfigError
-from tessearth.zoo.baselines.base import PositionalEncoding
-from tessearth.zoo.baselines.networks import ResidualSettings
+from tessearth.settings import check_at_least
+from tessearth.zoo.baselines.base import Network, PositionalEncoding
+from tessearth.zoo.baselines.networks import ResidualSettings, hidden_layers
 
 MAX_DEGREES = 101
 """Degrees 0 to 100: as far as float32 was shown to stay orthonormal."""
@@ -88,3 +92,60 @@ def _azimuth(lon: Tensor, degrees: int) -> Tensor:
     angles = lon[:, None] * torch.arange(1, degrees, dtype=lon.dtype, device=lon.device)
     sines, cosines = math.sqrt(2) * angles.sin(), math.sqrt(2) * angles.cos()
     return torch.cat((sines.flip(-1), torch.ones_like(lon)[:, None], cosines), dim=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SirenSettings:
+    """A sinusoidal network; of the sizes of SatCLIP's location encoder."""
+
+    hidden_dim: int = 512
+    num_hidden: int = 2
+    output_dim: int = 256
+    first_frequency: float = 30.0
+    """What the first layer's output is multiplied by before its sine (omega_0)."""
+    hidden_frequency: float = 1.0
+    """The same for the other hidden layers."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "hidden_dim", "num_hidden", "output_dim")
+        check_at_least(self, 1e-6, "first_frequency", "hidden_frequency")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarmonicsSirenSettings:
+    """Spherical harmonics and the sinusoidal network behind them."""
+
+    degrees: int = 40
+    """How many degrees (L), l = 0 ... L - 1."""
+    network: SirenSettings = field(default_factory=SirenSettings)
+
+    def __post_init__(self) -> None:
+        check_degrees(self.degrees)
+
+
+class Siren(Network):
+    """x -> sin(omega (W x + b)) layer by layer, then a linear map."""
+
+    def __init__(self, input_dim: int, settings: SirenSettings) -> None:
+        super().__init__(settings.output_dim)
+        self.layers = hidden_layers(input_dim, settings.hidden_dim, settings.num_hidden)
+        self.exit = nn.Linear(settings.hidden_dim, settings.output_dim)
+        self.first_frequency = settings.first_frequency
+        self.hidden_frequency = settings.hidden_frequency
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, F) -> (N, D)."""
+        x = features
+        for i, layer in enumerate(self.layers):
+            x = torch.sin((self.hidden_frequency if i else self.first_frequency) * layer(x))
+        out: Tensor = self.exit(x)
+        return out
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """U(-1/n, 1/n) in the first layer of n inputs, U(-sqrt(6/n)/omega, sqrt(6/n)/omega) in all others."""
+        linears = [module for module in self.modules() if isinstance(module, nn.Linear)]
+        for i, layer in enumerate(linears):
+            inputs = layer.in_features
+            bound = math.sqrt(6 / inputs) / self.hidden_frequency if i else 1 / inputs
+            for parameter in (layer.weight, layer.bias):
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)

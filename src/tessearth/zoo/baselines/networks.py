@@ -1,5 +1,7 @@
 """The two networks that most baselines put behind their positional features."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,19 +10,18 @@ from torch import Tensor, nn
 
 from tessearth.encoder import ResidualBlock
 from tessearth.errors import ConfigError
-from tessearth.zoo.baselines.base import Network, check_at_least
+from tessearth.settings import check_at_least
+from tessearth.zoo.baselines.base import Network
 
 Activation = Literal["relu", "gelu", "leakyrelu", "tanh", "sigmoid"]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
-    "leakyrelu": nn.LeakyReLU,
+    "leakyrelu": functools.partial(nn.LeakyReLU, 0.2),
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
-LEAK = 0.2
-"""The slope of a leaky ReLU below zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +35,8 @@ class ResidualSettings:
     """Width of a last linear map without bias; None leaves the blocks' own output as the embedding."""
 
     def __post_init__(self) -> None:
-        check_at_least(
-            1, hidden_dim=self.hidden_dim, output_dim=self.hidden_dim if self.output_dim is None else self.output_dim
-        )
-        check_at_least(0, num_blocks=self.num_blocks)
+        check_at_least(self, 1, "hidden_dim", "output_dim")
+        check_at_least(self, 0, "num_blocks")
         check_dropout(self.dropout)
 
 
@@ -58,7 +57,7 @@ class FeedForwardSettings:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_at_least(1, hidden_dim=self.hidden_dim, num_hidden=self.num_hidden, output_dim=self.output_dim)
+        check_at_least(self, 1, "hidden_dim", "num_hidden", "output_dim")
         check_dropout(self.dropout)
 
 
@@ -68,9 +67,8 @@ class ResidualNetwork(Network):
     def __init__(self, input_dim: int, settings: ResidualSettings) -> None:
         super().__init__(settings.output_dim or settings.hidden_dim)
         self.entry = nn.Linear(input_dim, settings.hidden_dim)
-        self.blocks = nn.ModuleList(
-            ResidualBlock(settings.hidden_dim, settings.dropout) for _ in range(settings.num_blocks)
-        )
+        blocks = (ResidualBlock(settings.hidden_dim, settings.dropout) for _ in range(settings.num_blocks))
+        self.blocks = nn.ModuleList(blocks)
         self.exit = nn.Linear(settings.hidden_dim, settings.output_dim, bias=False) if settings.output_dim else None
 
     def forward(self, features: Tensor) -> Tensor:
@@ -87,15 +85,11 @@ class FeedForward(Network):
     def __init__(self, input_dim: int, settings: FeedForwardSettings) -> None:
         super().__init__(settings.output_dim)
         hidden = settings.hidden_dim
-        self.layers = nn.ModuleList(
-            nn.Linear(input_dim if i == 0 else hidden, hidden) for i in range(settings.num_hidden)
-        )
+        self.layers = hidden_layers(input_dim, hidden, settings.num_hidden)
         norms = (nn.LayerNorm(hidden) for _ in range(settings.num_hidden))
         self.norms = nn.ModuleList(norms if settings.layer_norm else ())
         self.exit = nn.Linear(hidden, settings.output_dim)
-        self.activation = (
-            nn.LeakyReLU(LEAK) if settings.activation == "leakyrelu" else ACTIVATIONS[settings.activation]()
-        )
+        self.activation = ACTIVATIONS[settings.activation]()
         self.dropout = nn.Dropout(settings.dropout)
         self.skip = settings.skip
         self.activate_output = settings.activate_output
@@ -109,6 +103,11 @@ class FeedForward(Network):
             x = self.norms[i](x) if len(self.norms) else x
         out: Tensor = self.exit(x)
         return self.dropout(self.activation(out)) if self.activate_output else out
+
+
+def hidden_layers(input_dim: int, hidden_dim: int, count: int) -> nn.ModuleList:
+    """Linear layers of one width, the first of which takes the features."""
+    return nn.ModuleList(nn.Linear(hidden_dim if i else input_dim, hidden_dim) for i in range(count))
 
 
 def check_dropout(dropout: float) -> None:

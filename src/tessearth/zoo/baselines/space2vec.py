@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.zoo.baselines.base import PositionalEncoding, check_at_least, flat_degrees
+from tessearth.zoo.baselines.base import PositionalEncoding, flat_degrees
 from tessearth.zoo.baselines.networks import FeedForwardSettings, ResidualSettings
 
 
@@ -90,6 +90,7 @@ def geometric_scales(num_scales: int, min_radius: float, max_radius: float, *, l
 
 def check_scales(num_scales: int, min_radius: float, max_radius: float) -> None:
     """Refuse scales that are none or run backwards."""
-    check_at_least(1, num_scales=num_scales)
+    if num_scales < 1:
+        raise ConfigError(f"num_scales is {num_scales}; it must be at least 1")
     if not 0 < min_radius <= max_radius:
         raise ConfigError(f"min_radius {min_radius} and max_radius {max_radius} must be positive and in this order")

