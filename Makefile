@@ -9,7 +9,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: ## the shipped model at work, a small one trained, both compared: demo/index.html, in about three minutes
-	@tools/setup earth,plot
+	@tools/setup data,plot
 	@$(BIN)/python examples/demo.py
 
 test: ## the test suite, two processes

@@ -12,7 +12,8 @@ from tessearth.errors import ConfigError, DataError, TableError, TessearthError,
 from tessearth.evaluation.tasks import FILE_TASKS, Task, available_files, check_task, load_task
 from tessearth.labels import country_names
 from tessearth.labels.sources import write_prepared
-from tessearth.labels.table import BENCHMARK_SOURCES, LABELS, describe_labels
+from tessearth.labels.sources import SOURCES
+from tessearth.labels.table import LABELS, describe_labels
 from tessearth.sphere.geometry import GOLDEN_RATIO
 
 RNG = np.random.default_rng(0)
@@ -97,7 +98,7 @@ def test_embedded_labels_become_tasks(tmp_path: Path) -> None:
         **{f"labels/{name}": array for name, array in values.items()},
     }
     classes = {name: ["no", "yes"] for name, label in LABELS.items() if label.kind == "classify"}
-    about = {"labels": describe_labels(), "classes": classes, "sources": list(BENCHMARK_SOURCES)}
+    about = {"labels": describe_labels(), "classes": classes, "sources": list(SOURCES)}
     write_prepared(tmp_path / "b.safetensors", arrays, about)
     for name, label in LABELS.items():
         task = load_task(name, benchmark=tmp_path / "b.safetensors")

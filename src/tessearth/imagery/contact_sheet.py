@@ -26,8 +26,8 @@ def draw_contact_sheet(store: FeatureStore, path: str | Path, *, count: int = 48
     """
     if count < 1:
         raise ConfigError(f"a sheet of {count} tiles shows nothing; count must be at least 1")
-    pillow = require("PIL.Image", extra="earth", what="drawing a contact sheet")
-    draw = require("PIL.ImageDraw", extra="earth", what="drawing a contact sheet")
+    pillow = require("PIL.Image", extra="data", what="drawing a contact sheet")
+    draw = require("PIL.ImageDraw", extra="data", what="drawing a contact sheet")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(store.latlon))[:count])
     sources = [build_source(recipe) for recipe in store.recipe.sources]
     reader = PlaceReader(sources, store.latlon, store.recipe)

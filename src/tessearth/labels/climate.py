@@ -108,7 +108,7 @@ def _build_koppen() -> Grid:
     The picture writes class n of the legend as n, the ocean last, and paints that legend into its northernmost row,
     where no land is.
     """
-    image = require("PIL.Image", extra="earth", what="the climate map")
+    image = require("PIL.Image", extra="data", what="the climate map")
     ocean = len(koppen_names()) + 1
     with image.open(source_file("climate map", "kmz_int_reshape.png")) as picture:
         pixels = np.asarray(picture)

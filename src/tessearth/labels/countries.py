@@ -206,7 +206,7 @@ def _edges(outlines: tuple[Outline, ...]) -> tuple[Floats, npt.NDArray[np.int64]
 @functools.cache
 def _outline_tree() -> tuple[Any, npt.NDArray[np.int64]]:
     """A k-d tree of points along all outlines as unit vectors, and the country of each."""
-    spatial = require("scipy.spatial", extra="earth", what="the nearest country")
+    spatial = require("scipy.spatial", extra="data", what="the nearest country")
     edges, owners = _edges(load_outlines())
     length = np.hypot(edges[:, 1, 0] - edges[:, 0, 0], edges[:, 1, 1] - edges[:, 0, 1])
     pieces = np.maximum(np.ceil(length / NEAREST_STEP_DEGREES), 1).astype(np.int64)

@@ -43,7 +43,7 @@ def population_density(latlon: Floats) -> Floats:
 def _density(latlon: Floats) -> Floats:
     """The sum over towns before it is divided by the kernel's area."""
     bandwidth = BANDWIDTH_KM / EARTH_RADIUS_KM
-    spatial = require("scipy.spatial", extra="earth", what="population")
+    spatial = require("scipy.spatial", extra="data", what="population")
     towns, inhabitants = _town_tree()
     here = spatial.cKDTree(to_xyz(latlon))
     pairs = here.sparse_distance_matrix(towns, REACH * bandwidth, output_type="ndarray")
@@ -54,7 +54,7 @@ def _density(latlon: Floats) -> Floats:
 @functools.cache
 def _town_tree() -> tuple[Any, Floats]:
     """A k-d tree of all inhabited towns as unit vectors, and their numbers of inhabitants."""
-    spatial = require("scipy.spatial", extra="earth", what="population")
+    spatial = require("scipy.spatial", extra="data", what="population")
     towns = load_prepared("towns", ["towns"], _build_towns).arrays
     return spatial.cKDTree(to_xyz(towns["latlon"])), towns["inhabitants"]
 

@@ -45,6 +45,8 @@ class DataSource:
     """Paths inside the module's folder."""
     licence: str
     """The licence of the package and of the data in it."""
+    extra: str = "data"
+    """The extra that installs it."""
 
     @property
     def module(self) -> str:
@@ -88,15 +90,16 @@ SOURCES: Registry[DataSource] = Registry(
             distribution="shapiq",
             files=("datasets/data/california_housing.csv",),
             licence="package MIT; 1990 census of the United States as in Pace and Barry 1997, StatLib",
+            extra="housing",
         ),
     },
 )
 
 
 def source_file(source: str, name: str) -> Path:
-    """Where one file of a source lies; the extra `earth` brings them all."""
+    """Where one file of a source lies."""
     card = SOURCES[source]
-    return package_file(card.module, name, extra="earth", what=f"the {source} of {card.distribution}")
+    return package_file(card.module, name, extra=card.extra, what=f"the {source} of {card.distribution}")
 
 
 def source_hashes(source: str) -> dict[str, str]:

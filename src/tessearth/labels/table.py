@@ -3,7 +3,8 @@
 The benchmark is places drawn once, with every label, in one self-describing file.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -13,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, MissingExtraError
 from tessearth.labels import climate, countries, people
 from tessearth.labels.sources import (
     SOURCES,
@@ -23,6 +24,7 @@ from tessearth.labels.sources import (
     load_prepared,
     prepared_path,
     read_prepared,
+    source_hashes,
 )
 from tessearth.settings import Kind, Registry
 from tessearth.sphere import Floats, as_latlon, is_land, sample_land, sample_sphere
@@ -115,7 +117,7 @@ def prepare_labels(latlon: npt.ArrayLike, names: Iterable[str] | None = None) ->
     return found
 
 
-def describe_labels() -> list[dict[str, Any]]:
+def describe_labels(names: Sequence[str] = tuple(LABELS)) -> list[dict[str, Any]]:
     """One row per label, ready for JSON: name, kind, unit, and the package, version, hashes and licence behind it."""
     return [
         {
@@ -125,7 +127,7 @@ def describe_labels() -> list[dict[str, Any]]:
             "places": label.places,
             "sources": [describe_source(source) for source in label.sources],
         }
-        for name, label in LABELS.items()
+        for name, label in ((name, LABELS[name]) for name in names)
     ]
 
 
@@ -133,7 +135,8 @@ BENCHMARK_COUNT = 40_000
 BENCHMARK_SEED = 0
 PURPOSE = "benchmark"
 """Keeps test places apart from training places at any seeds."""
-BENCHMARK_SOURCES = tuple(name for name in SOURCES if any(name in label.sources for label in LABELS.values()))
+OPTIONAL = "housing"
+"""The label that the benchmark is made without where its package is not installed."""
 
 
 class LabelTable(NamedTuple):
@@ -162,15 +165,17 @@ def benchmark_places(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -
 
 
 def load_benchmark(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -> dict[str, LabelTable]:
-    """Every label of the benchmark with its places, read from the cache or prepared into it."""
-    settings = {"count": count, "seed": seed}
-    prepared = load_prepared("benchmark", BENCHMARK_SOURCES, lambda: _build(count, seed), settings)
-    return _to_tables(prepared)
+    """Every label of the benchmark with its places, read from the cache or prepared into it.
+
+    The houses of California come only where their package is installed, which brings many others.
+    """
+    settings, names = {"count": count, "seed": seed}, _benchmark_labels()
+    return _to_tables(load_prepared("benchmark", _sources(names), lambda: _build(count, seed, names), settings))
 
 
 def benchmark_path(count: int = BENCHMARK_COUNT, seed: int = BENCHMARK_SEED) -> Path:
     """The file `load_benchmark` keeps its tables in; it can be carried to a machine without the data packages."""
-    return prepared_path("benchmark", BENCHMARK_SOURCES, {"count": count, "seed": seed})
+    return prepared_path("benchmark", _sources(_benchmark_labels()), {"count": count, "seed": seed})
 
 
 def read_benchmark(path: str | PathLike[str]) -> dict[str, LabelTable]:
@@ -178,20 +183,31 @@ def read_benchmark(path: str | PathLike[str]) -> dict[str, LabelTable]:
     return _to_tables(read_prepared(Path(path)))
 
 
-def _build(count: int, seed: int) -> tuple[Arrays, Mapping[str, Any]]:
-    houses = people.load_housing()
+def _benchmark_labels() -> list[str]:
+    with contextlib.suppress(MissingExtraError):
+        source_hashes(*LABELS[OPTIONAL].sources)
+        return list(LABELS)
+    return [name for name in LABELS if name != OPTIONAL]
+
+
+def _sources(labels: Sequence[str]) -> tuple[str, ...]:
+    return tuple(source for source in SOURCES if any(source in LABELS[name].sources for name in labels))
+
+
+def _build(count: int, seed: int, names: Sequence[str]) -> tuple[Arrays, Mapping[str, Any]]:
     sphere = sample_sphere(count, seed, purpose=PURPOSE)
-    places = {"land": benchmark_places(count, seed), "sphere": sphere, "own": houses.latlon}
-    values: dict[str, Codes | Floats] = {"housing": houses.values}
+    places = {"land": benchmark_places(count, seed), "sphere": sphere}
+    values: dict[str, Codes | Floats] = {}
+    if OPTIONAL in names:
+        places["own"], values[OPTIONAL] = people.load_housing()
     for where in ("land", "sphere"):
-        names = [name for name, label in LABELS.items() if label.places == where]
-        values |= prepare_labels(places[where], names)
+        values |= prepare_labels(places[where], [name for name in names if LABELS[name].places == where])
     arrays = {
         **{f"places/{name}": array for name, array in places.items()},
         **{f"labels/{name}": array for name, array in values.items()},
     }
     classes = {name: label.class_names() for name, label in LABELS.items() if label.class_names is not None}
-    return arrays, {"count": count, "seed": seed, "labels": describe_labels(), "classes": classes}
+    return arrays, {"count": count, "seed": seed, "labels": describe_labels(names), "classes": classes}
 
 
 def _to_tables(prepared: Prepared) -> dict[str, LabelTable]:

@@ -153,7 +153,7 @@ def dataset_band_names(dataset: Any) -> tuple[str, ...]:
 
 def _open_pillow(file: Any, name: str, *, trusted: bool = False) -> Any:
     """Open an image; Pillow looks at its pixel limit here and nowhere else, so only here it is lifted."""
-    pillow: Any = require("PIL.Image", extra="earth", what="reading pictures")
+    pillow: Any = require("PIL.Image", extra="data", what="reading pictures")
     with damage_named(name), _bomb_limit:
         limit = pillow.MAX_IMAGE_PIXELS
         try:

