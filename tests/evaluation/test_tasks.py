@@ -11,8 +11,7 @@ import pytest
 from tessearth.errors import ConfigError, DataError, TableError, TessearthError, UnknownNameError
 from tessearth.evaluation.tasks import FILE_TASKS, Task, available_files, check_task, load_task
 from tessearth.labels import country_names
-from tessearth.labels.sources import write_prepared
-from tessearth.labels.sources import SOURCES
+from tessearth.labels.sources import SOURCES, write_prepared
 from tessearth.labels.table import LABELS, describe_labels
 from tessearth.sphere.geometry import GOLDEN_RATIO
 
