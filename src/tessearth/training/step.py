@@ -266,7 +266,7 @@ class Stepper:
 
 def step_seed(seed: int, step: int, rank: int) -> int:
     """The seed of all randomness within a step."""
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1  # below 2^63
 
 
 @contextlib.contextmanager
