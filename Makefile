@@ -4,6 +4,9 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 BIN := .venv/bin
+# Compiled modules are kept even where the environment says otherwise: tests start hundreds of processes, and to compile
+# torch and what else they import takes seconds each time.
+export PYTHONDONTWRITEBYTECODE :=
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20

@@ -10,6 +10,7 @@ import mmap
 import os
 import signal
 import struct
+import sys
 import tempfile
 import time
 import traceback
@@ -114,6 +115,7 @@ def _run_child(plan: Plan, first: int, seconds: float | None, folder: Path, stat
         faulthandler.enable(log)
         faulthandler.register(signal.SIGUSR1, log)
         warnings.simplefilter("ignore")
+        sys.dont_write_bytecode = True  # what a library imports late leaves no file
         inside = folder / "inputs"
         inside.mkdir(exist_ok=True)
         watching = watch.Watch(inside)

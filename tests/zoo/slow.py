@@ -92,16 +92,22 @@ POSITIONS: dict[str, Callable[[float, float], list[float]]] = {
 }
 
 
-def harmonics(lat: float, lon: float, degrees: int, *, satclip: bool = False, condon_shortley: bool = False) -> Vector:
-    """Real harmonics from scipy's complex ones, in our angles or in SatCLIP's (latitude + 90, longitude + 180)."""
+def complex_harmonic(degree: int, order: int, from_pole: float, around: float) -> complex:
     import scipy.special
 
+    if hasattr(scipy.special, "sph_harm_y"):
+        return complex(scipy.special.sph_harm_y(degree, order, from_pole, around))
+    return complex(scipy.special.sph_harm(order, degree, around, from_pole))  # its name before scipy 1.15
+
+
+def harmonics(lat: float, lon: float, degrees: int, *, satclip: bool = False, condon_shortley: bool = False) -> Vector:
+    """Real harmonics from scipy's complex ones, in our angles or in SatCLIP's (latitude + 90, longitude + 180)."""
     from_pole = math.radians(lat + 90 if satclip else 90 - lat)
     around = math.radians(lon + 180 if satclip else lon)
     out = []
     for degree in range(degrees):
         for m in range(-degree, degree + 1):
-            value = scipy.special.sph_harm_y(degree, abs(m), from_pole, around)
+            value = complex_harmonic(degree, abs(m), from_pole, around)
             part = value.imag if m < 0 else value.real
             out.append(part * (math.sqrt(2) if m else 1.0) * (1 if condon_shortley else (-1) ** abs(m)))
     return np.array(out)

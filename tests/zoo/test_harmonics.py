@@ -32,6 +32,7 @@ def test_harmonics_are_scipys_to_ten_digits_up_to_degree_40() -> None:
 
 
 def test_harmonics_are_scipys_up_to_degree_100() -> None:
+    pytest.importorskip("scipy", "1.15", reason="scipy's own are nan at this degree before 1.15")
     places = slow.PLACES[[0, 6, 7]]
     expected = np.array([slow.harmonics(lat, lon, 101) for lat, lon in places])
     np.testing.assert_allclose(SphericalHarmonics(101)(torch.from_numpy(places)).numpy(), expected, rtol=0, atol=1e-10)

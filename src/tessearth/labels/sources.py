@@ -133,7 +133,7 @@ def describe_source(source: str) -> dict[str, Any]:
         "licence": card.licence,
     }
     if source == "outlines":
-        with np.load(source_file(source, OUTLINE_FILE)) as parts:
+        with np.load(source_file(source, OUTLINE_FILE), allow_pickle=False) as parts:
             row["made_from"] = json.loads(parts["header"].tobytes())["about"]
     return row
 

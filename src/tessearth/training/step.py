@@ -159,7 +159,7 @@ class Stepper:
         if self.training.anneal_temperature and tokens is not None:
             tokens.temperature_progress.fill_(step / max(1, self.steps - 1))
         seeds = np.random.SeedSequence([self.training.seed, step, self.rank])
-        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]) >> 1)  # below 2^63, which the seed must be
         if self._graph is not None:
             self._graph.replay()
         else:

@@ -163,7 +163,7 @@ def load_model_folder(folder: str | Path, settings: FolderSettings | None = None
 def _vision_part(model: nn.Module, path: Path) -> nn.Module:
     """The model itself, or the vision half of a text-and-image model."""
     part: nn.Module = getattr(model, "vision_model", model)
-    if getattr(part, "main_input_name", "") != "pixel_values":
+    if part is model and getattr(part, "main_input_name", "") != "pixel_values":
         raise WeightsError(f"{path} holds a {type(model).__name__}, which does not read images")
     if hasattr(part.config, "mask_ratio"):
         # A masked autoencoder hides patches at random in training; features are of the whole picture.
