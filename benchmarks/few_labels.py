@@ -21,7 +21,7 @@ from study import CLASS, FEW, NUMBER, REPORTING, cut_by, score
 
 from tessearth import Embedder
 from tessearth.errors import TessearthError
-from tessearth.evaluation.references import build_reference
+from tessearth.evaluation.probes import build_reference
 from tessearth.labels import benchmark_path, read_benchmark
 from tessearth.storage.files import write_bytes
 

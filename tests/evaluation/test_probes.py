@@ -8,8 +8,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from tessearth.errors import ConfigError, DataError, UnknownNameError
 from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, probes, r2
-from tessearth.evaluation.probes import MlpProbe, vote
-from tessearth.evaluation.references import InverseDistance, RandomFeatures
+from tessearth.evaluation.probes import InverseDistance, MlpProbe, RandomFeatures, vote
 from tessearth.evaluation.runner import class_table
 from tessearth.ridge import ALPHAS
 from tessearth.settings import Kind

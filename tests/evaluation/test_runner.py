@@ -16,8 +16,7 @@ from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, OutputError, TessearthError, UnknownNameError
 from tessearth.evaluation import report, runner
 from tessearth.evaluation.plan import Split, build_plan, build_splits, check_draw, name_tasks, rows_within
-from tessearth.evaluation.probes import build_probe
-from tessearth.evaluation.references import build_reference
+from tessearth.evaluation.probes import build_probe, build_reference
 from tessearth.evaluation.results import Breakdown, Results, Skipped, read_results, to_json, write_results
 from tessearth.evaluation.runner import evaluate, read_models, split_names
 from tessearth.evaluation.tasks import Task

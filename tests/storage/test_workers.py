@@ -17,7 +17,7 @@ import torch
 from tessearth.errors import MissingExtraError, OutputError
 from tessearth.evaluation import runner
 from tessearth.evaluation.plan import build_plan
-from tessearth.evaluation.references import REFERENCES
+from tessearth.evaluation.probes import REFERENCES
 from tessearth.evaluation.runner import Runner
 from tessearth.storage import workers
 from tessearth.storage.workers import open_pool, side_by_side

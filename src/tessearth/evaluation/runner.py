@@ -30,8 +30,18 @@ from tessearth.evaluation.plan import (
     name_tasks,
     task_card,
 )
-from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_alone, run_probe, score
-from tessearth.evaluation.references import REFERENCES, RandomFeatures, RandomNetwork, build_reference
+from tessearth.evaluation.probes import (
+    PROBES,
+    REFERENCES,
+    Outcome,
+    RandomFeatures,
+    RandomNetwork,
+    Sides,
+    build_reference,
+    run_alone,
+    run_probe,
+    score,
+)
 from tessearth.evaluation.results import (
     FILE_NAME,
     OWN_PROBE,
