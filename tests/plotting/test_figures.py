@@ -203,9 +203,8 @@ def test_tokens_are_chosen_by_use_and_by_what_they_tell(rng: np.random.Generator
 def test_top_places_lie_apart() -> None:
     latlon = np.array([(0.0, 0.0), (0.0, 1.0), (0.0, 40.0), (0.0, -179.0), (0.0, 179.0)])
     chosen = top_places(latlon, np.array([5.0, 4.0, 3.0, 2.0, 1.0]), 3)
-    np.testing.assert_array_equal(chosen, latlon[[0, 2, 3]])
-    with pytest.raises(DataError, match="only 3 of 4 places lie apart"):
-        top_places(latlon, np.ones(5), 4)
+    assert chosen == [0, 2, 3]
+    assert len(top_places(latlon, np.ones(5), 4)) == 3
 
 
 def test_predictions_are_dots_in_the_colours_of_their_values(axis: Any, rng: np.random.Generator) -> None:

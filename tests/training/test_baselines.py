@@ -13,8 +13,9 @@ from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.imagery.recipe import RECIPE_FOLDERS
 from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.training.data import Moments
 from tessearth.training.loop import pretrain
-from tessearth.training.model import Moments, PretrainingModel
+from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.training.recipe import BaselineRecipe, Recipe, read_recipe
 from tessearth.training.run_folder import read_run_recipe

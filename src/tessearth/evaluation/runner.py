@@ -21,15 +21,7 @@ import torch
 from tessearth.devices import find_device
 from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
-from tessearth.evaluation.plan import (
-    Draw,
-    Plan,
-    build_plan,
-    embed_places,
-    find_embeddings,
-    name_tasks,
-    task_card,
-)
+from tessearth.evaluation.plan import Draw, Plan, build_plan, embed_places, find_embeddings, name_tasks, task_card
 from tessearth.evaluation.probes import (
     PROBES,
     REFERENCES,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tessearth import plotting
 from tessearth.encoder import TRAJECTORIES, read_trajectory
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, DataError
 from tessearth.evaluation import split_names
 from tessearth.figures.request import Request, find_run, predict, read_metrics, read_scores, score_top_k
 from tessearth.plotting import Floats, Pixels, Score, View
@@ -146,7 +146,9 @@ def _tokens_best(request: Request) -> Any:
     on_land = plotting.land_at(pixels, request.view)
     land, beneath = pixels.latlon[on_land], attention[on_land[pixels.shown]]
     chosen = plotting.most_telling(beneath, min(BEST_TOKENS, attention.shape[1]))
-    tops = [plotting.top_places(land, beneath[:, token], TOP_TILES) for token in chosen]
+    tops = [land[plotting.top_places(land, beneath[:, token], TOP_TILES)] for token in chosen]
+    if min(map(len, tops)) < TOP_TILES:
+        raise DataError(f"fewer than {TOP_TILES} places on the map's land lie apart from each other; show more of it")
     tiles = request.tiles(np.concatenate(tops))
     pictures = tiles.pictures.reshape(len(chosen), TOP_TILES, *tiles.pictures.shape[1:])
     width = request.width_cm or plotting.PAGE_CM
