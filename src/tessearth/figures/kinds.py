@@ -187,21 +187,12 @@ def _performance(request: Request) -> Any:
 def _scores(request: Request) -> Sequence[Score]:
     """The scores of the table, or those of the model with fewer sites kept."""
     if request.table is not None:
-        return read_scores(Path(request.table), request.x, _values_of_runs(request.also))
+        return read_scores(Path(request.table), request.x)
     if request.x != "top_k":
         raise ConfigError("performance is drawn from a table: give --table FILE, and what was varied with --set x=NAME")
     sites = len(request.positions())
     kept = [*(4**i for i in range(16) if 4**i < sites), sites]  # 1, 4, 16 ... and all
     return score_top_k(request.model, kept, device=request.device)
-
-
-def _values_of_runs(text: str) -> dict[str, float]:
-    """What other runs of a study had: "base=4096,long=1024"."""
-    try:
-        pairs = [part.rpartition("=") for part in text.split(",") if part]
-        return {name: float(value) for name, _, value in pairs}
-    except ValueError:
-        raise ConfigError(f"also is {text!r}; give RUN=VALUE with commas, such as base=4096,long=1024") from None
 
 
 def _predictions(request: Request) -> Any:
@@ -263,7 +254,7 @@ KINDS: Registry[Kind] = Registry(
         "tokens": Kind("the maps of the 48 tokens used most", _tokens_sheet, ("columns",)),
         "token-use": Kind("mean attention of every token, effective tokens and entropy", _token_use),
         "predictions": Kind("the predictions of probes and the truth", _predictions, ("task", "models")),
-        "performance": Kind("scores against what was varied (--table)", _performance, ("x", "also")),
+        "performance": Kind("scores against what was varied (--table)", _performance, ("x",)),
         "training": Kind("losses and retrieval along a run (--run)", _training),
     },
 )
