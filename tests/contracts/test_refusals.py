@@ -31,10 +31,6 @@ MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
         "--sizes is '4096,many'; give whole numbers with commas, such as 4096,65536",
     ),
     "a size of nothing": (ConfigError, lambda: _numbers("64,0"), "every number of sites must be at least 1"),
-    "a run without a value": (
-        ConfigError,
-        "also is 'base'; give RUN=VALUE with commas, such as base=4096",
-    ),
     "an encoder without weights": (
         ConfigError,
         IMAGE_ENCODERS["vit"],

@@ -16,7 +16,7 @@ from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, OutputError, TessearthError, UnknownNameError
 from tessearth.evaluation import report, runner
 from tessearth.evaluation.plan import Split, build_plan, build_splits, check_draw, name_tasks, rows_within
-from tessearth.evaluation.probes import build_probe, build_reference
+from tessearth.evaluation.probes import REFERENCES, build_probe
 from tessearth.evaluation.results import Breakdown, Results, Skipped, read_results, to_json, write_results
 from tessearth.evaluation.runner import evaluate, read_models, split_names
 from tessearth.evaluation.tasks import Task
@@ -83,7 +83,7 @@ def test_references_stand_beside_every_model_and_can_be_left_out() -> None:
     results = evaluate({"tiny": ENCODER}, [task], ["random"])
     rows = build_splits("random", PLACES)[0]
     for name in ("majority", "inverse-distance", "random-features"):
-        alone = build_reference(name, "regress").fit(PLACES[rows.train], task.target[rows.train])
+        alone = REFERENCES[name]("regress").fit(PLACES[rows.train], task.target[rows.train])
         expected = alone.score(PLACES[rows.test], task.target[rows.test])
         assert table(results)[name, 0, "height", "random-42", "own"] == pytest.approx(expected, abs=1e-9)
     assert [model.reference for model in results.models] == [False, True, True, True]

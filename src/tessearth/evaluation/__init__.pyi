@@ -18,7 +18,6 @@ from tessearth.evaluation.probes import RidgeProbe as RidgeProbe
 from tessearth.evaluation.probes import Sides as Sides
 from tessearth.evaluation.probes import accuracy as accuracy
 from tessearth.evaluation.probes import build_probe as build_probe
-from tessearth.evaluation.probes import build_reference as build_reference
 from tessearth.evaluation.probes import r2 as r2
 from tessearth.evaluation.probes import run_probe as run_probe
 from tessearth.evaluation.probes import score as score

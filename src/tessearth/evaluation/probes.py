@@ -354,11 +354,6 @@ def build_probe(
     return PROBES[name](kind, few=few, seed=seed, device=device)
 
 
-def build_reference(name: str, kind: Kind, *, few: bool = False, seed: int = 0) -> Probe:
-    """An unfitted reference by name."""
-    return REFERENCES[name](kind, few=few, seed=seed)
-
-
 def _xyz(latlon: Floats) -> Tensor:
     return latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(as_places(latlon))))
 

@@ -29,7 +29,6 @@ from tessearth.evaluation.probes import (
     RandomFeatures,
     RandomNetwork,
     Sides,
-    build_reference,
     run_alone,
     run_probe,
     score,
@@ -335,7 +334,7 @@ class Runner:
             if features:
                 return [(OWN_PROBE, one) for one in self._probe("ridge", draw, features[draw.places])]
             rows, sides = draw.rows, Sides(draw.latlon[draw.rows.train], draw.latlon[draw.rows.test])
-            return [(OWN_PROBE, run_alone(build_reference(name, task.kind), task, sides, rows)) for task in draw.tasks]
+            return [(OWN_PROBE, run_alone(REFERENCES[name](task.kind), task, sides, rows)) for task in draw.tasks]
 
         self._run_draws(name, 0, work)
         member = Member(

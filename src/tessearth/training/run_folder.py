@@ -16,6 +16,7 @@ from tessearth.encoder import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.storage import (
     atomic_write,
+    errors_of_writing,
     locked_folder,
     read_sealed_tensors,
     remove_unfinished,
@@ -133,11 +134,8 @@ class RunFolder:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Add a line to the log."""
         file = self.path / METRICS
-        try:
-            with open(file, "ab") as opened:
-                opened.write(json.dumps({"step": step, **values}).encode() + b"\n")
-        except OSError as error:
-            raise OutputError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from error
+        with errors_of_writing(file), open(file, "ab") as opened:
+            opened.write(json.dumps({"step": step, **values}).encode() + b"\n")
         if self._board is None:
             with contextlib.suppress(ImportError):
                 board = importlib.import_module("torch.utils.tensorboard")  # needs the tensorboard package
