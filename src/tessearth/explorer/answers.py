@@ -111,43 +111,36 @@ def explain_places(encoder: SphericalVoronoiEncoder, latlon: Floats) -> Array:
     nearest = (xyz @ unit.T).topk(min(SHOWN_SITES, len(unit)), dim=-1).indices
     angle, order = angular_distance(xyz[:, None, :], unit[nearest]).sort(dim=-1)
     site = nearest.gather(-1, order)
-    columns = (
-        attention,
-        torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0),
-        site,
-        xyz_to_latlon(positions[site].double()),
-        angle * EARTH_RADIUS_KM,
-        torch.cat(weights, dim=-1).gather(-1, site),
-        sharpness[site],
-    )
+    entropy = torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0)
+    places, weight = xyz_to_latlon(positions[site].double()), torch.cat(weights, dim=-1).gather(-1, site)
+    columns = (attention, entropy, site, places, angle * EARTH_RADIUS_KM, weight, sharpness[site])
     found = np.empty(len(latlon), dtype=object)
-    found[:] = [_explain(*row) for row in zip(*(column.double().cpu().numpy() for column in columns), strict=True)]
+    rows = zip(*(column.double().cpu().numpy() for column in columns), strict=True)
+    for number, (shares, spread, *near) in enumerate(rows):
+        sites = [
+            schemas.NearSite(
+                site=int(site),
+                **_rounded_place(place),
+                distance_km=round(float(distance), 1),
+                weight=round(float(weight), 5),
+                sharpness=round(float(sharp), 2),
+            )
+            for site, place, distance, weight, sharp in zip(*near, strict=True)
+        ]
+        best = np.argsort(-shares, kind="stable")[:SHOWN_TOKENS]
+        tokens = [schemas.TokenShare(token=int(i), share=round(float(shares[i]), 5)) for i in best]
+        found[number] = {"support": _support(sites[0], spread), "tokens": tokens, "sites": sites}
     return found
 
 
-def _explain(
-    attention: Floats, entropy: float, site: Floats, latlon: Floats, distance_km: Floats, weight: Floats, sharp: Floats
-) -> dict[str, Any]:
-    """One place: its attention (T,), the entropy of its site weights, and its nearest sites, (n,) each."""
-    sites = [
-        schemas.NearSite(
-            site=int(site[i]),
-            **_rounded_place(latlon[i]),
-            distance_km=round(float(distance_km[i]), 1),
-            weight=round(float(weight[i]), 5),
-            sharpness=round(float(sharp[i]), 2),
-        )
-        for i in range(len(site))
-    ]
-    nearest_km = sites[0].distance_km
-    support = schemas.Support(
-        score=round(float(np.exp(-sites[0].sharpness * (nearest_km / EARTH_RADIUS_KM) ** 2 / 2)), 4),
-        nearest_km=nearest_km,
+def _support(nearest: schemas.NearSite, entropy: float) -> schemas.Support:
+    """The coverage of a place by its nearest site and the entropy of its site weights."""
+    angle = nearest.distance_km / EARTH_RADIUS_KM
+    return schemas.Support(
+        score=round(float(np.exp(-nearest.sharpness * angle**2 / 2)), 4),
+        nearest_km=nearest.distance_km,
         effective_sites=round(float(np.exp(entropy)), 1),
     )
-    best = np.argsort(-attention, kind="stable")[:SHOWN_TOKENS]
-    tokens = [schemas.TokenShare(token=int(i), share=round(float(attention[i]), 5)) for i in best]
-    return {"support": support, "tokens": tokens, "sites": sites}
 
 
 def answer_place(place: Floats, explained: Mapping[str, Any] | None = None) -> schemas.PlaceAnswer:
