@@ -168,9 +168,7 @@ def test_votes_are_weighted_and_ties_go_to_the_lowest_code() -> None:
 
 def test_random_features_are_the_networks_formula() -> None:
     network = RandomFeatures(width=300, hidden=400, seed=5)
-    (w0, b0), (w1, b1) = (
-        (network.get_buffer(f"weight_{n}").numpy(), network.get_buffer(f"bias_{n}").numpy()) for n in (0, 1)
-    )
+    (w0, b0), (w1, b1) = ((weight.numpy(), bias.numpy()) for weight, bias in network.layers)
     assert w0.std() == pytest.approx((2 / 3) ** 0.5, rel=0.1)
     assert w1.std() == pytest.approx((2 / 400) ** 0.5, rel=0.02)
     assert b0.std() == pytest.approx(0.3, rel=0.15)

@@ -55,7 +55,7 @@ def table(results: Results) -> dict[tuple[str, int, str, str, str], float]:
 
 
 def reasons(results: Results) -> dict[str, str]:
-    return {row.where(): row.reason for row in results.skipped}
+    return {row.line().removesuffix(row.reason).removesuffix(": "): row.reason for row in results.skipped}
 
 
 def test_every_score_is_what_the_probe_alone_gives() -> None:
@@ -522,7 +522,7 @@ def test_plain_values_are_what_json_can_hold() -> None:
 def test_what_was_skipped_says_where() -> None:
     assert Skipped(reason="r").line() == "r"
     assert Skipped(reason="r", model="m", task="t", split="s").line() == "model m, task t, split s: r"
-    assert Skipped(reason="r", split="s").where() == "split s"
+    assert Skipped(reason="r", split="s").line() == "split s: r"
 
 
 def test_missing_results_are_named(tmp_path: Path) -> None:

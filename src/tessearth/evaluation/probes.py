@@ -287,7 +287,7 @@ class InverseDistance(Probe):
         return {"reference": "inverse-distance", "neighbours": self.neighbours, "power": 1}
 
 
-class RandomFeatures(nn.Module):
+class RandomFeatures:
     """An untrained network on unit vectors: x -> ReLU(W1 x + b1) -> ReLU(W2 . + b2), drawn once from a seed.
 
     Weights ~ N(0, 2 / inputs), which keeps the variance; biases ~ N(0, 0.3^2), so that the bends of the first layer
@@ -295,26 +295,22 @@ class RandomFeatures(nn.Module):
     """
 
     def __init__(self, width: int = 512, hidden: int = 512, seed: int = 0) -> None:
-        super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        for number, (inputs, outputs) in enumerate(((3, hidden), (hidden, width))):
+        self.layers = []
+        for inputs, outputs in ((3, hidden), (hidden, width)):
             weight = torch.randn(inputs, outputs, generator=generator, dtype=torch.float64) * (2 / inputs) ** 0.5
             bias = torch.randn(outputs, generator=generator, dtype=torch.float64) * 0.3
-            self.register_buffer(f"weight_{number}", weight)
-            self.register_buffer(f"bias_{number}", bias)
+            self.layers.append((weight, bias))
 
-    def forward(self, xyz: Tensor) -> Tensor:
-        """Unit vectors (N, 3) to features (N, width)."""
-        for number in range(2):
-            weight, bias = self.get_buffer(f"weight_{number}"), self.get_buffer(f"bias_{number}")
-            xyz = torch.relu(torch.addmm(bias, xyz, weight))
-        return xyz
-
-    @torch.inference_mode()
     def embed(self, latlon: Floats) -> npt.NDArray[np.float32]:
         """Places (N, 2) to features (N, width)."""
-        parts = [self(part).float() for part in torch.split(_xyz(latlon), 8192)]
+        parts = [self._forward(part).float() for part in torch.split(_xyz(latlon), 8192)]
         return np.asarray(torch.cat(parts).numpy())
+
+    def _forward(self, xyz: Tensor) -> Tensor:
+        for weight, bias in self.layers:
+            xyz = torch.relu(torch.addmm(bias, xyz, weight))
+        return xyz
 
 
 class RandomNetwork(RidgeProbe):

@@ -67,7 +67,7 @@ class RunFolder:
         if (self.path / RECIPE).is_file():
             if not resume:
                 raise OutputError(f"{self.path} holds a run; add --resume to continue it, or choose another --out")
-            difference = first_difference(read_run_recipe(self.path).to_dict(), recipe.to_dict())
+            difference = first_difference(read_recipe(str(self.path / RECIPE)).to_dict(), recipe.to_dict())
             if difference:
                 raise ConfigError(f"{self.path} is a run of another recipe: {difference}; choose another --out")
             return
@@ -148,14 +148,6 @@ class RunFolder:
         """Flush TensorBoard's files to the disk."""
         if self._board is not None:
             self._board.close()
-
-
-def read_run_recipe(path: str | Path) -> Recipe:
-    """The recipe of a run."""
-    file = Path(path) / RECIPE
-    if not file.is_file():
-        raise DataError(f"{path} is not a run: it has no {RECIPE}")
-    return read_recipe(str(file))
 
 
 def _step_of(line: bytes) -> float:
