@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
@@ -201,7 +201,11 @@ def write_cog(path: Path, images: Sequence[Image], stored: Stored, facts: dict[s
     with open(path, "wb") as file:
         file.write(_head(images, tiles, stored, facts, dialect))
         for number, image in reversed(list(enumerate(images))):
-            tiles[number] = _write_tiles(file, image, stored)
+            for tile in range(image.grid.num_windows):
+                content = encode_tile(image.tile(tile), stored)
+                file.write(struct.pack("<I", len(content)))
+                tiles[number][tile] = file.tell(), len(content)
+                file.write(content + content[-4:])  # its length before it and its end again: the note says so
         file.seek(0)  # the head is as long as before: only numbers in it have changed
         file.write(_head(images, tiles, stored, facts, dialect))
         file.flush()
@@ -231,18 +235,6 @@ def _differences(numbers: Array) -> Array:
     differences = values.copy()
     differences[:, dims:] -= values[:, :-dims]
     return differences
-
-
-def _write_tiles(file: IO[bytes], image: Image, stored: Stored) -> Tiles:
-    """Write each tile between its length and a copy of its last four bytes, as the note on the layout says."""
-    tiles = []
-    for number in range(image.grid.num_windows):
-        content = encode_tile(image.tile(number), stored)
-        file.write(struct.pack("<I", len(content)))
-        tiles.append((file.tell(), len(content)))
-        file.write(content)
-        file.write(content[-4:])
-    return tiles
 
 
 def _head(

@@ -252,8 +252,7 @@ class Runner:
         self.skipped: list[Skipped] = list(plan.skipped)
         self.breakdowns: list[Breakdown] = []
         self.predictions: Predictions = {}
-        self._no_continents = ""
-        self._known_continents: dict[str, npt.NDArray[np.int64]] = {}
+        self._known_continents: dict[str, npt.NDArray[np.int64] | None] = {}
 
     def run(
         self, groups: Sequence[ModelGroup], references: Sequence[str], arguments: dict[str, Any], progress: Progress
@@ -388,17 +387,14 @@ class Runner:
         self.breakdowns.append(Breakdown(**where, classes=classes, continents=continents))
 
     def _continents(self, places: str, task: Task) -> npt.NDArray[np.int64] | None:
-        """The continent of each of a task's places; None, noted once, where the data for it is not installed."""
-        if self._no_continents:
-            return None
-        try:
-            if places not in self._known_continents:
+        """The continent of each of a task's places; None, noted, where the data for it is not installed."""
+        if places not in self._known_continents:
+            try:
                 self._known_continents[places] = find_continents(task)
-            return self._known_continents[places]
-        except TessearthError as error:
-            self._no_continents = f"there is no breakdown by continent: {error}"
-            self.skipped.append(Skipped(reason=self._no_continents))
-            return None
+            except TessearthError as error:
+                self._known_continents[places] = None
+                self.skipped.append(Skipped(reason=f"there is no breakdown by continent: {error}"))
+        return self._known_continents[places]
 
 
 def _first_reason(skipped: Sequence[Any]) -> str:
