@@ -219,7 +219,7 @@ def evaluate(
             raise UnknownNameError(f"no model to draw is called {label!r}{did_you_mean(label, labels)}")
     chosen = find_device(device)
     arguments = {
-        "models": {group.label: [_name_of(member) for member in group.members] for group in groups},
+        "models": {group.label: list(map(_name_of, group.members)) for group in groups},
         "tasks": [task.name if isinstance(task, Task) else task for task in names],
         "splits": list(splits),
         "probes": list(probes),

@@ -130,7 +130,7 @@ def _tokens_sheet(request: Request) -> Any:
     height = rows * (width / SHEET_COLUMNS * shape[0] / shape[1] + 0.42) + 1.2
     figure, axes = plotting.new_figure(width, height, rows, SHEET_COLUMNS)
     for axis, token in zip(np.ravel(axes), chosen, strict=False):
-        peak = _peak(attention[:, token])
+        peak = max(float(np.percentile(attention[:, token], 99.5)), 1e-9)  # but for half a percent of places
         share = np.minimum(attention[:, token] / peak, 1.0)
         drawn = plotting.draw_token_map(axis, pixels, share, request.view, plain=True, highest=1.0)
         axis.set_title(f"token {token} (to {100 * peak:.2g} %)", fontsize=6, pad=1.5)
@@ -219,11 +219,6 @@ def _tiles_over_map(
     points = view.project(latlon)
     axes["map"].scatter(*points.T, s=9, facecolors="none", edgecolors="#56B4E9", linewidths=0.9, zorder=6)
     plotting.add_colour_bar(axes["map"], drawn, "attention (%)", location="right", shrink=0.8, aspect=16, extend="max")
-
-
-def _peak(attention: Array) -> float:
-    """A token's highest attention, but for the last half percent of places."""
-    return max(float(np.percentile(attention, 99.5)), 1e-9)
 
 
 KINDS: Registry[Kind] = Registry(

@@ -134,18 +134,15 @@ def draw_predictions(
     maps = [(axis, values) for axis, (_, values) in zip(axes, panels, strict=False)]
     if told.classes is None:
         over, shrink = (axes[: len(panels)], 0.7 / len(panels)) if difference else (axes, 0.5)
-        add_colour_bar(over, _paint_numbers(told, view, maps), told.unit, extend="both", shrink=shrink)
+        limits = tuple(np.percentile(told.truth, (2, 98)).tolist())
+        drawn = [draw_numbers(axis, told.latlon, values, view, limits=limits) for axis, values in maps]
+        add_colour_bar(over, drawn[-1], told.unit, extend="both", shrink=shrink)
     else:
         _paint_classes(told, view, maps)
     if difference:
         paint = _paint_errors if told.classes is None else _paint_hits
         paint(told, view, axes[len(panels)], panels[-1][1])
     return figure
-
-
-def _paint_numbers(told: Predicted, view: View, maps: Sequence[tuple[Any, Array]]) -> Any:
-    low, high = np.percentile(told.truth, (2, 98))
-    return [draw_numbers(axis, told.latlon, values, view, limits=(low, high)) for axis, values in maps][-1]
 
 
 def _paint_classes(told: Predicted, view: View, maps: Sequence[tuple[Any, Array]]) -> None:
