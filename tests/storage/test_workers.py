@@ -37,10 +37,6 @@ def test_results_come_in_order_and_threads_are_put_back() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_one_worker_is_a_plain_loop_in_the_same_thread() -> None:
-    assert list(side_by_side(lambda _: threading.current_thread(), [0, 1], 1)) == [threading.current_thread()] * 2
-
-
 def test_an_error_is_raised_and_what_waits_is_not_begun() -> None:
     begun: list[int] = []
 
@@ -61,7 +57,8 @@ def test_scores_do_not_depend_on_how_many_work(monkeypatch: pytest.MonkeyPatch) 
     groups = runner.read_models({"tiny": tiny_encoder(dtype=torch.float32)})
     found = []
     for count in (1, 3):
-        monkeypatch.setattr(runner, "side_by_side", lambda work, items, _, n=count: side_by_side(work, items, n))
+        threads = types.SimpleNamespace(get_num_threads=lambda n=count: n, __version__=torch.__version__)
+        monkeypatch.setattr(runner, "torch", threads)
         trial = Runner(plan, ["ridge", "knn"], torch.device("cpu"))
         made, _ = trial.run(groups, tuple(REFERENCES), {}, lambda *_: None)
         found.append((made.scores, made.breakdowns))

@@ -353,7 +353,8 @@ class Runner:
     def _run_draws(self, label: str, number: int, work: Callable[[Draw], list[tuple[str, Outcome]]]) -> None:
         """Every draw: several at once on a CPU, one by one on a GPU and for probes that draw random numbers."""
         alone = self.device.type != "cpu" or not SIDE_BY_SIDE.issuperset(self.probes)
-        found = side_by_side(work, self.plan.draws, 1 if alone else torch.get_num_threads())
+        workers = 1 if alone else torch.get_num_threads()
+        found = map(work, self.plan.draws) if workers == 1 else side_by_side(work, self.plan.draws, workers)
         for draw, outcomes in zip(self.plan.draws, found, strict=True):
             for probe, outcome in outcomes:
                 self._take(label, number, probe, draw, outcome)
