@@ -140,12 +140,13 @@ def write_report(
 def build_report(results: Results, figures: Sequence[Figure] = (), figure_note: str = "") -> list[Block]:
     """The report's parts, from the title down."""
     best = best_model(results)
+    skipped: list[Block] = [Heading(2, "Skipped"), Listing(tuple(row.line() for row in results.skipped))]
     maps: list[Block] = [Heading(2, "Maps"), Paragraph(figure_note)] if figure_note else []
     return [
         Heading(1, "Location encoders compared"),
         Paragraph(_provenance(results)),
         *_score_blocks(results),
-        *_skipped_blocks(results),
+        *(skipped if results.skipped else []),
         *maps,
         *figures,
         *(_class_blocks(results, best) if best else []),
@@ -205,12 +206,6 @@ def _provenance(results: Results) -> str:
     versions = ", ".join(f"{name} {results.versions[name]}" for name in ("tessearth", "python", "torch", "numpy"))
     spent = f"{results.seconds:,.0f} s on {results.device}, {results.versions.get('threads', '?')} threads"
     return f"{results.created} (UTC); {versions}; {spent}. Probes: {', '.join(results.arguments.get('probes', []))}."
-
-
-def _skipped_blocks(results: Results) -> list[Block]:
-    if not results.skipped:
-        return []
-    return [Heading(2, "Skipped"), Listing(tuple(row.line() for row in results.skipped))]
 
 
 def _class_blocks(results: Results, model: str) -> list[Block]:

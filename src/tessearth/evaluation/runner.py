@@ -90,7 +90,7 @@ def split_names(text: str) -> list[str]:
 
 def _read_one(model: Any) -> ModelGroup:
     if not isinstance(model, str):
-        return ModelGroup(str(model) if isinstance(model, Path) else type(model).__name__, (model,))
+        return ModelGroup(_name_of(model), (model,))
     label, colon, rest = model.partition(":")
     # A path or "geoclip=PATH" may hold a colon of its own; a label holds none of their signs.
     if not colon or set(label) & set("/=|") or Path(model).exists():
