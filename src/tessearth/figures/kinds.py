@@ -155,7 +155,8 @@ def _tokens_best(request: Request) -> Any:
     figure, _ = plotting.new_figure(width, 0.62 * width)
     figure.clear()
     for part, token, latlon, shown in zip(figure.subfigures(2, 2).flat, chosen, tops, pictures, strict=False):
-        _tiles_over_map(part, request.view, pixels, attention[:, token], latlon, shown, token)
+        axes = _tiles_over_map(part, request.view, pixels, attention[:, token], latlon, shown)
+        axes["tile1"].set_title(f"token {token}", pad=2)
     scale = f"tiles {tiles.km:,.0f} km wide, " if tiles.km else ""
     figure.suptitle(f"{scale}at the places on land that attend most to each token (circles)", fontsize=7)
     return figure
@@ -201,10 +202,8 @@ def _predictions(request: Request) -> Any:
     return plotting.draw_predictions(told, request.view, width_cm=request.width_cm or plotting.PAGE_CM)
 
 
-def _tiles_over_map(
-    part: Any, view: View, pixels: Pixels, attention: Array, latlon: Floats, tiles: Array, token: int
-) -> None:
-    """One token: its top tiles in a row, its map below with the tiles' places on it."""
+def _tiles_over_map(part: Any, view: View, pixels: Pixels, attention: Array, latlon: Floats, tiles: Array) -> Any:
+    """The axes of one token: its top tiles in a row, its map below with the tiles' places on it."""
     axes = part.subplot_mosaic([[f"tile{i}" for i in range(len(tiles))], ["map"] * len(tiles)], height_ratios=(1, 1.45))
     for i, (tile, (lat, lon)) in enumerate(zip(tiles, latlon, strict=True)):
         axis = axes[f"tile{i}"]
@@ -214,11 +213,11 @@ def _tiles_over_map(
         axis.set_xlabel(
             f"{abs(lat):.0f}°{'N' if lat >= 0 else 'S'} {abs(lon):.0f}°{'E' if lon >= 0 else 'W'}", labelpad=1.5
         )
-    axes["tile1" if len(tiles) > 1 else "tile0"].set_title(f"token {token}", pad=2)
     drawn = plotting.draw_token_map(axes["map"], pixels, attention, view, plain=True)
     points = view.project(latlon)
     axes["map"].scatter(*points.T, s=9, facecolors="none", edgecolors="#56B4E9", linewidths=0.9, zorder=6)
     plotting.add_colour_bar(axes["map"], drawn, "attention (%)", location="right", shrink=0.8, aspect=16, extend="max")
+    return axes
 
 
 KINDS: Registry[Kind] = Registry(
