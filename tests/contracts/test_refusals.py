@@ -13,7 +13,6 @@ from tessearth.cli.bench import _numbers
 from tessearth.encoder.sites import read_trajectory
 from tessearth.errors import ConfigError, DataError, TessearthError, WeightsError
 from tessearth.evaluation.plan import build_plan
-from tessearth.figures.kinds import _values_of_runs
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS
 from tessearth.imagery.recipe import PlacesRecipe
 from tessearth.imagery.sources.tile_stores import FolderTiles, MBTiles, UrlTiles
@@ -32,11 +31,6 @@ MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
         "--sizes is '4096,many'; give whole numbers with commas, such as 4096,65536",
     ),
     "a size of nothing": (ConfigError, lambda: _numbers("64,0"), "every number of sites must be at least 1"),
-    "a run without a value": (
-        ConfigError,
-        lambda: _values_of_runs("base"),
-        "also is 'base'; give RUN=VALUE with commas, such as base=4096",
-    ),
     "an encoder without weights": (
         ConfigError,
         IMAGE_ENCODERS["vit"],

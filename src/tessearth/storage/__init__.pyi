@@ -1,6 +1,7 @@
 from tessearth.storage.files import atomic_write as atomic_write
 from tessearth.storage.files import cache_folder as cache_folder
 from tessearth.storage.files import cache_path as cache_path
+from tessearth.storage.files import errors_of_writing as errors_of_writing
 from tessearth.storage.files import keeping_what_is_finished as keeping_what_is_finished
 from tessearth.storage.files import locked_folder as locked_folder
 from tessearth.storage.files import remove_unfinished as remove_unfinished
