@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import tessearth
-from tessearth.cli.bench import _numbers
 from tessearth.encoder.sites import read_trajectory
 from tessearth.errors import ConfigError, DataError, TessearthError, WeightsError
 from tessearth.evaluation.plan import build_plan
@@ -26,12 +25,6 @@ from tessearth.zoo import layouts
 from tests.evaluation.fabricate import number_task
 
 MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
-    "sizes that are no numbers": (
-        ConfigError,
-        lambda: _numbers("4096,many"),
-        "--sizes is '4096,many'; give whole numbers with commas, such as 4096,65536",
-    ),
-    "a size of nothing": (ConfigError, lambda: _numbers("64,0"), "every number of sites must be at least 1"),
     "a run without a value": (
         ConfigError,
         lambda: _values_of_runs("base"),
