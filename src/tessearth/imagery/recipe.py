@@ -77,8 +77,8 @@ class ViewSettings:
     flip: bool = True
     """Mirror left to right and top to bottom, each for half of the views."""
 
-    rotation: Literal["none", "quarter", "any"] = "quarter"
-    """Turn not at all, by a multiple of 90 degrees (exact), or by any angle (bilinear, corners mirrored in)."""
+    rotation: Literal["none", "quarter"] = "quarter"
+    """Turn not at all, or by a multiple of 90 degrees, which is exact."""
 
     blur_share: float = 0.5
     """The share of views that are blurred."""
