@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from tessearth.errors import ConfigError
-from tessearth.settings import check_at_least, check_share, from_plain
+from tessearth.settings import check_at_least, check_share
 
 LogitForm = Literal["paper", "decoupled"]
 
@@ -97,8 +96,3 @@ class EncoderConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON or TOML."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild from plain values; unknown keys and values of another type are refused."""
-        return from_plain(cls, values)

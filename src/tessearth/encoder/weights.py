@@ -24,6 +24,7 @@ from tessearth.encoder import official
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, OutputError, WeightsError, first_line
+from tessearth.settings import from_plain
 from tessearth.storage import check_state, read_weight_file, rename, write_bytes
 from tessearth.version import __version__
 
@@ -136,7 +137,7 @@ def _read_ours(header: Mapping[str, str], tensors: dict[str, Tensor], file: Path
     if header.get("provenance_sha256", said) != said:  # older files have none
         raise WeightsError(f"{file} does not match its own checksum: its provenance was changed")
     try:
-        config = EncoderConfig.from_dict(json.loads(header["config"]))
+        config = from_plain(EncoderConfig, json.loads(header["config"]))
         provenance = json.loads(header.get("provenance", "{}"))
     except (ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{file} has a header that cannot be read: {error}") from None

@@ -48,11 +48,9 @@ def build_places(recipe: PlacesRecipe, source: Source, kind: str) -> Places:
     else:
         rest = round(recipe.elsewhere * recipe.count)
         latlon = np.concatenate((sample_land(recipe.count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
-    split = split_places(
+    held_out = split_places(
         latlon, validation=recipe.validation, seed=recipe.seed, block_degrees=recipe.validation_block_degrees
     )
-    held_out = np.zeros(len(latlon), dtype=np.bool_)
-    held_out[split.validation] = True
     if held_out.all():
         raise ConfigError(f"all {len(latlon)} places would be held out for validation; draw more, or hold out fewer")
     return Places(latlon, held_out)

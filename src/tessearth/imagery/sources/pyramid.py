@@ -64,7 +64,7 @@ class TilePyramid(MapSource):
         if mode not in MODES or tile_pixels < 1:
             raise ConfigError(f"tiles of mode {mode!r} and {tile_pixels} pixels cannot be read; modes are RGB, L, RGBA")
         self.zoom, self.mode, self.tile_pixels = zoom, mode, tile_pixels
-        self.bands = MODES[mode].bands
+        self.bands = MODES[mode]
         self._cache = TileCache(int(cache_mb * 2**20))
 
     def choose_zooms(self, places: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
