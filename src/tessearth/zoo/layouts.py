@@ -63,7 +63,11 @@ def read_geoclip(content: Mapping[str, Any], where: str) -> Described:
             names |= linear_names(f"network.capsules.{i}.layers.{layer}", theirs)
     frequencies = {f"frequencies.{i}": f"{prefix}LocEnc{i}.capsule.0.b" for i in range(num_sets)}
     state = rename(tensors, {**names, **frequencies}, GEOCLIP_DROPPED, where)
-    drawn = torch.stack(_same_shape({name: state.pop(ours) for ours, name in frequencies.items()}, where))
+    first = matrix_shape(tensors, frequencies["frequencies.0"], where)
+    for name in frequencies.values():
+        if (shape := matrix_shape(tensors, name, where)) != first:
+            raise WeightsError(f"{where}: tensor {name} has shape {shape}, unlike {frequencies['frequencies.0']}")
+    drawn = torch.stack([state.pop(ours) for ours in frequencies])
     hidden_dim, _ = matrix_shape(tensors, f"{prefix}LocEnc0.capsule.1.weight", where)
     output_dim, _ = matrix_shape(tensors, f"{prefix}LocEnc0.head.0.weight", where)
     settings = FourierSettings(
@@ -74,15 +78,6 @@ def read_geoclip(content: Mapping[str, Any], where: str) -> Described:
     )
     state["position.frequencies"] = drawn
     return Described("fourier", settings, state, {**names, "position.frequencies": frequencies["frequencies.0"]})
-
-
-def _same_shape(sets: Mapping[str, Tensor], where: str) -> list[Tensor]:
-    """The sets of frequencies, (B, 2) each, when all have the first one's shape."""
-    for name in sets:
-        shape = matrix_shape(sets, name, where)
-        if shape != matrix_shape(sets, next(iter(sets)), where):
-            raise WeightsError(f"{where}: tensor {name} has shape {shape}, unlike {next(iter(sets))}")
-    return list(sets.values())
 
 
 def read_satclip(content: Mapping[str, Any], where: str) -> Described:
