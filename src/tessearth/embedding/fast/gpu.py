@@ -106,7 +106,7 @@ class GpuVoronoi:
         self.encoder, self.series, self.folded, self.dtype = encoder, series, folded, dtype
         self.config, self.device = encoder.config, folded.offset.device
         self.shape, self.linear_shape = SHAPES[series.tables.rows.dtype], kernels.LINEAR_SHAPE
-        self.tokens = folded.tokens.T.to(series.tables.rows.dtype).contiguous()
+        self.maps = folded._replace(tokens=folded.tokens.T.to(series.tables.rows.dtype).contiguous())
         layers = [layer for block in residual_blocks(encoder.head) for layer in (block.first, block.second)]
         self.layers = [(layer.weight.T.to(dtype).contiguous(), layer.bias.to(dtype)) for layer in layers]
         self.exit = encoder.head.exit.weight.T.to(dtype).contiguous()
@@ -130,8 +130,7 @@ class GpuVoronoi:
         out = torch.empty(len(blocks.flat), self.config.hidden_dim, dtype=self.dtype, device=self.device)
         if not self._has_kernel():
             return self._activate_without_kernel(blocks, out)
-        angles, tables = blocks.flat.acos(), self.series.tables
-        kernels.first_activations(angles, blocks.leaves, tables, self.folded, self.tokens, self.shape, out)
+        kernels.first_activations(blocks.flat.acos(), blocks.leaves, self.series.tables, self.maps, self.shape, out)
         features = self._features(blocks.xyz)
         if features is None or self.folded.coordinates is None:
             return out

@@ -147,19 +147,18 @@ if triton is not None:
         tl.store(out + place * WIDTH + column, row.to(out.dtype.element_ty))
 
 
-def first_activations(
-    angles: Tensor, leaves: Tensor, tables: Tables, folded: Folded, tokens: Tensor, shape: Shape, out: Tensor
-) -> None:
+def first_activations(angles: Tensor, leaves: Tensor, tables: Tables, maps: Folded, shape: Shape, out: Tensor) -> None:
     """The head's first activation for blocks of places that share a cell, written to `out`, (blocks * places, H).
 
-    `angles` (slots, 2) are arc cosines of the flat coordinates, `leaves` (blocks,) each block's cell, `tokens` those of
-    `folded` turned to (T, D + H), in the precision of the tables. Where coordinates come in addition, nothing is rectified.
+    `angles` (slots, 2) are arc cosines of the flat coordinates, `leaves` (blocks,) each block's cell. The tokens of
+    `maps` are turned, (T, D + H), and in the precision of the tables. With coordinates, which come in later, nothing is
+    rectified.
     """
-    num_tokens, both = tokens.shape
+    num_tokens, both = maps.tokens.shape
     _first_activations[(len(leaves),)](
-        angles, leaves, *tables, folded.offset, tokens, folded.bias, out, folded.eps,
-        PLACES=shape.places, TERMS=tables.rows.shape[1], TOKENS=num_tokens, BLEND=both - folded.hidden_dim,
-        HIDDEN=folded.hidden_dim, TILE=shape.tile, RECTIFY=folded.coordinates is None,
+        angles, leaves, *tables, maps.offset, maps.tokens, maps.bias, out, maps.eps,
+        PLACES=shape.places, TERMS=tables.rows.shape[1], TOKENS=num_tokens, BLEND=both - maps.hidden_dim,
+        HIDDEN=maps.hidden_dim, TILE=shape.tile, RECTIFY=maps.coordinates is None,
         # Float32 by three tensor-core products (about 22 bits, and faster than none); others have only one kind.
         PRECISION="tf32x3" if tables.rows.dtype == torch.float32 else "tf32",
         num_warps=shape.warps, num_stages=shape.stages,
