@@ -92,7 +92,7 @@ POSITIONS: dict[str, Callable[[float, float], list[float]]] = {
 }
 
 
-def harmonics(lat: float, lon: float, degrees: int, *, satclip: bool = False, condon_shortley: bool = False) -> Vector:
+def harmonics(lat: float, lon: float, degrees: int, *, satclip: bool = False) -> Vector:
     """Real harmonics from scipy's complex ones, in our angles or in SatCLIP's (latitude + 90, longitude + 180)."""
     import scipy.special
 
@@ -103,7 +103,7 @@ def harmonics(lat: float, lon: float, degrees: int, *, satclip: bool = False, co
         for m in range(-degree, degree + 1):
             value = scipy.special.sph_harm_y(degree, abs(m), from_pole, around)
             part = value.imag if m < 0 else value.real
-            out.append(part * (math.sqrt(2) if m else 1.0) * (1 if condon_shortley else (-1) ** abs(m)))
+            out.append(part * (math.sqrt(2) if m else 1.0) * (-1) ** abs(m))
     return np.array(out)
 
 
