@@ -142,5 +142,5 @@ def test_a_trajectory_has_a_step_for_every_position(tmp_path: Path) -> None:
 
 def test_harmonics_of_every_degree_are_read() -> None:
     assert [layouts._read_degrees(inputs, "w.pt") for inputs in (1, 4, 100)] == [1, 2, 10]
-    signs = layouts.harmonic_signs(2, False)
+    signs = layouts.harmonic_signs(2)
     assert torch.equal(signs, torch.tensor([1.0, -1.0, -1.0, -1.0]))
