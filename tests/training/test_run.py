@@ -359,8 +359,7 @@ def test_the_command_trains_and_says_where_the_weights_are(store: Path, tmp_path
 def test_a_store_without_held_out_places_still_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.training import fabricate
 
-    everything = fabricate.split_places(np.zeros((1, 2)), validation=0.0)
-    monkeypatch.setattr(fabricate, "split_places", lambda latlon, **_: everything)
+    monkeypatch.setattr(fabricate, "split_places", lambda latlon, **_: np.zeros(len(latlon), np.bool_))
     fabricate_store(tmp_path / "store")
     assert train(tmp_path / "run", tmp_path / "store").validation == {}
     assert set(weights_of(tmp_path / "run")) == {"best", "last"}

@@ -7,6 +7,7 @@ from tessearth.storage.files import locked_folder as locked_folder
 from tessearth.storage.files import remove_unfinished as remove_unfinished
 from tessearth.storage.files import reserve as reserve
 from tessearth.storage.files import write_bytes as write_bytes
+from tessearth.storage.foreign_weights import check_state as check_state
 from tessearth.storage.foreign_weights import count_parts as count_parts
 from tessearth.storage.foreign_weights import find_prefix as find_prefix
 from tessearth.storage.foreign_weights import linear_names as linear_names
