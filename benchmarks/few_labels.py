@@ -21,7 +21,7 @@ from study import CLASS, FEW, NUMBER, REPORTING, cut_by, score
 
 from tessearth import Embedder
 from tessearth.errors import TessearthError
-from tessearth.evaluation.references import build_reference
+from tessearth.evaluation.probes import REFERENCES
 from tessearth.labels import benchmark_path, read_benchmark
 from tessearth.storage.files import write_bytes
 
@@ -92,7 +92,7 @@ def columns(embedding, known, places, target, kind, cut, seed, device, few_only)
     chosen |= {f"{count} labels": order[:count] for count in FEW}
     if embedding is None:
         for name, rows in chosen.items():
-            reference = build_reference(INVERSE_DISTANCE, kind).fit(places[rows], target[rows])
+            reference = REFERENCES[INVERSE_DISTANCE](kind).fit(places[rows], target[rows])
             yield name, reference.score(places[cut.test], target[cut.test])
         return
     x = embedding[torch.from_numpy(known).to(embedding.device)]

@@ -17,7 +17,7 @@ import torch
 from study import CLASS, NUMBER, task_score
 
 from tessearth import Embedder
-from tessearth.evaluation.references import RandomFeatures
+from tessearth.evaluation.probes import RandomFeatures
 from tessearth.labels import read_benchmark
 from tessearth.storage.files import write_bytes
 from tessearth.training.model import PositionWaves

@@ -17,8 +17,7 @@ import torch
 from turns import in_turns
 
 from tessearth.evaluation.plan import build_splits
-from tessearth.evaluation.probes import score
-from tessearth.evaluation.references import RandomFeatures
+from tessearth.evaluation.probes import RandomFeatures, score
 from tessearth.evaluation.tasks import load_task
 from tessearth.labels import LABELS
 from tessearth.ridge import ALPHAS, fit_ridge_classifier, fit_ridge_regression

@@ -11,12 +11,13 @@ import dataclasses
 import sys
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tessearth.imagery.reading import PlaceReader, build_places, build_source, read_ahead
+from tessearth.imagery.reading import build_places, build_source, read_ahead, read_tiles
 from tessearth.imagery.recipe import load_recipe
 from tessearth.imagery.store import CHUNK_PLACES
 from tessearth.storage.files import write_bytes
@@ -51,11 +52,11 @@ def main():
             source.tiles(few[start : start + CHUNK_PLACES])
         spent = (time.perf_counter() - begun) / len(few) * 1000
         lines.append(f"| {number} {made_by.kind}, {source.size} px of {source.km_per_pixel} km | {spent:.3f} |")
-    reader = PlaceReader(sources, latlon, recipe)
+    read = partial(read_tiles, sources, latlon, recipe)
     lines += ["", "| read by | places a second | seconds before the first chunk |", "|---|---:|---:|"]
     ways = [("threads", n) for n in arguments.threads] + [("processes", n) for n in arguments.processes]
     for kind, number in ways:
-        rate, first = measure(reader, kind, number)
+        rate, first = measure(read, len(latlon), kind, number)
         lines.append(f"| {number} {kind} | {rate:,.0f} | {first:.1f} |")
         print(lines[-1], flush=True)
     text = "\n".join(lines) + "\n"
@@ -64,15 +65,15 @@ def main():
         write_bytes(arguments.table, f"# Reading tiles\n\n{text}".encode())
 
 
-def measure(reader, kind, number):
+def measure(read, count, kind, number):
     """Places a second from start to end, and when the first chunk was there."""
     begun = time.perf_counter()
-    starts = range(0, len(reader.latlon), CHUNK_PLACES)
-    chunks = [(start, range(start, min(start + CHUNK_PLACES, len(reader.latlon)))) for start in starts]
+    starts = range(0, count, CHUNK_PLACES)
+    chunks = [(start, range(start, min(start + CHUNK_PLACES, count))) for start in starts]
     first = None
-    for _ in read_ahead(reader, chunks, **{kind: number}):
+    for _ in read_ahead(read, chunks, **{kind: number}):
         first = first or time.perf_counter() - begun
-    return len(reader.latlon) / (time.perf_counter() - begun), first
+    return count / (time.perf_counter() - begun), first
 
 
 if __name__ == "__main__":

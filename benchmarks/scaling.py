@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tessearth.embedding.bench import PAPER_SITES, build_paper_shaped, paper_sharpness, random_places
+from tessearth.embedding.bench import random_places
 from tessearth.embedding.embedder import Embedder
+from tessearth.encoder import EncoderConfig, SphericalVoronoiEncoder, TessellationConfig
 
 PART = 16384
+PAPER_SITES, PAPER_SHARPNESS = 4096, 45.0
 
 
 class Size(NamedTuple):
@@ -88,6 +90,20 @@ def compare(sizes: list[int], places: int, rounds: int) -> list[Size]:
         )
         for size in sizes
     ]
+
+
+def paper_sharpness(num_sites: int) -> float:
+    """Sharpness in step with the density of the sites."""
+    return PAPER_SHARPNESS * num_sites / PAPER_SITES
+
+
+def build_paper_shaped(num_sites: int) -> SphericalVoronoiEncoder:
+    """An encoder of the paper's widths with random weights and this many sites on land."""
+    tessellation = TessellationConfig(
+        num_sites=num_sites, sharpness=paper_sharpness(num_sites), sharpness_range=(0.5, 1e6)
+    )
+    config = EncoderConfig(tessellations=(tessellation,))
+    return SphericalVoronoiEncoder(config, sites="land", generator=torch.Generator().manual_seed(0)).eval()
 
 
 def processor_seconds(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:

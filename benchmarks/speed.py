@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scaling import build_paper_shaped
 from torch import Tensor
 
-from tessearth.embedding.bench import build_paper_shaped
 from tessearth.embedding.fast.gpu import GpuVoronoi, prepare_on_gpu
 from tessearth.embedding.fast.triton_kernels import Shape
 from tessearth.encoder.model import SphericalVoronoiEncoder

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from tessearth.evaluation.plan import random_split, regional_split
-from tessearth.evaluation.references import RandomFeatures
+from tessearth.evaluation.probes import RandomFeatures
 from tessearth.imagery.building import build_store
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.imagery.store import FeatureStore

@@ -64,6 +64,14 @@ def check_at_least(settings: object, least: float, *names: str, where: str = "")
             raise ConfigError(f"{where}{name} is {value}; it must be at least {least}")
 
 
+def check_share(settings: object, *names: str, where: str = "", may_be_one: bool = False) -> None:
+    """Refuse settings that are no share: below 0, above 1, or 1 itself where that leaves nothing."""
+    for name in names:
+        value = getattr(settings, name)
+        if not (0 <= value < 1 or (may_be_one and value == 1)):
+            raise ConfigError(f"{where}{name} is {value}; it must lie in [0, 1{']' if may_be_one else ')'}")
+
+
 def read_value(text: str) -> Any:
     """A setting typed as text, read as TOML; a bare word is text, and none is None."""
     text = text.strip()

@@ -11,7 +11,7 @@ import pytest
 import rasterio
 import rasterio.shutil
 
-from tessearth.bulk import cog_bytes as raster_cog
+from tessearth.bulk import geotiff as raster_cog
 from tessearth.bulk.geotiff import WHOLE, GeoTiffTarget, overview_grids, window_means
 from tessearth.bulk.stored import Stored
 from tessearth.errors import DataError, OutputError

@@ -273,7 +273,7 @@ def test_a_damaged_window_is_computed_again(model: Path, whole: Path, unfinished
 KILLED_AT_THE_END = """
 import os, signal, sys, torch
 torch.set_num_threads(1)
-from tessearth.bulk import cog_bytes as raster_cog
+from tessearth.bulk import geotiff as raster_cog
 from tessearth.bulk.rasters import write_raster
 real, calls = raster_cog.encode_tile, []
 def encode_tile(*arguments):

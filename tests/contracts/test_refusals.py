@@ -9,11 +9,9 @@ import pytest
 import torch
 
 import tessearth
-from tessearth.cli.bench import _numbers
 from tessearth.encoder.sites import read_trajectory
 from tessearth.errors import ConfigError, DataError, TessearthError, WeightsError
 from tessearth.evaluation.plan import build_plan
-from tessearth.figures.kinds import _values_of_runs
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS
 from tessearth.imagery.recipe import PlacesRecipe
 from tessearth.imagery.sources.tile_stores import FolderTiles, MBTiles, UrlTiles
@@ -26,17 +24,6 @@ from tessearth.zoo import layouts
 from tests.evaluation.fabricate import number_task
 
 MISTAKES: dict[str, tuple[type[TessearthError], Callable[[], object], str]] = {
-    "sizes that are no numbers": (
-        ConfigError,
-        lambda: _numbers("4096,many"),
-        "--sizes is '4096,many'; give whole numbers with commas, such as 4096,65536",
-    ),
-    "a size of nothing": (ConfigError, lambda: _numbers("64,0"), "every number of sites must be at least 1"),
-    "a run without a value": (
-        ConfigError,
-        lambda: _values_of_runs("base"),
-        "also is 'base'; give RUN=VALUE with commas, such as base=4096",
-    ),
     "an encoder without weights": (
         ConfigError,
         IMAGE_ENCODERS["vit"],
@@ -149,5 +136,5 @@ def test_a_trajectory_has_a_step_for_every_position(tmp_path: Path) -> None:
 
 def test_harmonics_of_every_degree_are_read() -> None:
     assert [layouts._read_degrees(inputs, "w.pt") for inputs in (1, 4, 100)] == [1, 2, 10]
-    signs = layouts.harmonic_signs(2, False)
+    signs = layouts.harmonic_signs(2)
     assert torch.equal(signs, torch.tensor([1.0, -1.0, -1.0, -1.0]))

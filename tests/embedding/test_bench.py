@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tessearth import save
 from tessearth.cli.app import app
 from tessearth.embedding import bench
-from tessearth.embedding.bench import Bench, compare, compare_sizes, in_turns, random_places
+from tessearth.embedding.bench import Bench, compare, in_turns, random_places
 from tessearth.errors import ConfigError
 from tests.conftest import tiny_encoder
 
@@ -43,13 +43,6 @@ def test_the_best_round_counts_and_the_first_call_does_not() -> None:
     assert all(0 < value < 1 for value in seconds.values())
 
 
-def test_sizes_are_compared_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = compare_sizes(Bench(places=50, threads=1, rounds=1), [64, 128])
-    assert [row.num_sites for row in rows] == [64, 128]
-    assert rows[0].times_slower == 1
-    assert rows[1].sharpness == 2 * rows[0].sharpness
-
-
 def test_places_depend_on_the_seed_alone() -> None:
     assert (random_places(20, 3) == random_places(20, 3)).all()
     assert (random_places(20, 3) != random_places(20, 4)).any()
@@ -63,13 +56,6 @@ def test_the_command_prints_a_table_or_json(model: str) -> None:
     parsed = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).output)
     assert parsed["rows"][0]["name"] == "plain dense"
     assert parsed["single_place_ms"] > 0
-
-
-@pytest.mark.parametrize("sizes", ["4096;1", "0,5"])
-def test_wrong_sizes_are_named(sizes: str) -> None:
-    outcome = CliRunner().invoke(app, ["bench", "--sizes", sizes])
-    assert isinstance(outcome.exception, ConfigError)
-    assert repr(sizes) in str(outcome.exception)
 
 
 def test_only_voronoi_encoders_are_measured() -> None:

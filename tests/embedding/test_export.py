@@ -99,12 +99,12 @@ def test_the_file_says_what_it_is() -> None:
 
 
 def test_a_model_that_comes_back_different_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = exporting._FORMATS["torch-export"]
+    form, write = exporting.FORMATS[".pt2"]
     for wrong in (
         lambda embed: lambda places: embed(places) + 2e-5,
         lambda embed: lambda places: embed(places) * np.nan,
     ):
-        monkeypatch.setitem(exporting._FORMATS, "torch-export", lambda *a, wrong=wrong: wrong(write(*a)))
+        monkeypatch.setitem(exporting.FORMATS, ".pt2", (form, lambda *a, wrong=wrong: wrong(write(*a))))
         with pytest.raises(WeightsError, match=r"lies (2\.0e-05|nan) from torch, more than 1e-05: nothing was written"):
             export(tiny_encoder(dtype=torch.float32), tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []

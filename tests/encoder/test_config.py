@@ -8,6 +8,7 @@ import pytest
 from tessearth import EncoderConfig
 from tessearth.encoder.config import TessellationConfig
 from tessearth.errors import ConfigError
+from tessearth.settings import from_plain
 
 
 def test_a_configuration_survives_json() -> None:
@@ -16,7 +17,7 @@ def test_a_configuration_survives_json() -> None:
         num_tokens=0,
         coordinate_octaves=2,
     )
-    assert EncoderConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert from_plain(EncoderConfig, json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_the_defaults_are_the_papers_model() -> None:
@@ -32,7 +33,7 @@ def test_the_defaults_are_the_papers_model() -> None:
 
 
 def test_whole_numbers_are_read_as_floats_where_floats_belong() -> None:
-    assert EncoderConfig.from_dict({"dropout": 0}).dropout == 0.0
+    assert from_plain(EncoderConfig, {"dropout": 0}).dropout == 0.0
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_whole_numbers_are_read_as_floats_where_floats_belong() -> None:
 )
 def test_a_wrong_setting_is_named(values: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        EncoderConfig.from_dict(values)
+        from_plain(EncoderConfig, values)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 

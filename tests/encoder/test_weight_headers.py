@@ -105,7 +105,7 @@ def test_every_width_is_held_to_the_tensors_there_are(ours: Path, name: str) -> 
 
 def test_an_ordinary_wrong_size_is_named_by_its_tensor(ours: Path) -> None:
     said = refused(resealed(ours, {"hidden_dim": 23}))
-    assert "tensor head.blocks.0.first.bias has shape (22,), its configuration says (23,)" in said
+    assert "tensor head.blocks.0.first.bias has shape (22,), its model needs (23,)" in said
 
 
 def test_of_several_missing_tensors_one_is_named_and_the_others_counted(ours: Path) -> None:
@@ -229,7 +229,7 @@ def test_the_fixed_temperature_comes_from_the_tensors(tmp_path: Path) -> None:
     assert load_weights(folder).config.image_temperature == 0.25
     tensors["location.semantic_registers._img_temperature"] = torch.ones(2)
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    assert "image_temperature has shape (2,), its configuration says ()" in refused(folder)
+    assert "image_temperature has shape (2,), its model needs ()" in refused(folder)
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.25, 1.0])
@@ -244,7 +244,7 @@ def test_the_official_temperature_is_the_one_the_encoder_runs_at(progress: float
 
 
 def test_checkpoints_of_anything_else_are_refused() -> None:
-    for wrong in ([], {"state_dict": [1]}, {"state_dict": {"model.location.a": 1}}, {"other": {}}):
+    for wrong in ({"state_dict": [1]}, {"state_dict": {"model.location.a": 1}}, {"other": {}}):
         with pytest.raises(WeightsError, match=r"x: not a training checkpoint \(no state_dict of tensors in it\)"):
             official.read_checkpoint_state(wrong, "x")
     foreign = {"state_dict": {f"model.decoder.{name}": torch.zeros(1) for name in "ba"}}

@@ -214,7 +214,7 @@ WRONG: dict[str, tuple[Callable[[dict, dict], object], str]] = {
     "surplus": (lambda t, c: t.update({"location.extra": torch.zeros(2)}), "surplus tensor location.extra"),
     "shape": (
         lambda t, c: t.update({"location._log_tau": torch.zeros(29)}),
-        "tensor tessellations.0.log_sharpness has shape (29,), its configuration says (30,)",
+        "tensor tessellations.0.log_sharpness has shape (29,), its model needs (30,)",
     ),
     "not finite": (
         lambda t, c: t["location._embeddings"].fill_(float("nan")),
@@ -226,7 +226,7 @@ WRONG: dict[str, tuple[Callable[[dict, dict], object], str]] = {
     ),
     "another size": (
         lambda t, c: c.update(n_sites=31),
-        "tensor tessellations.0.directions has shape (30, 3), its configuration says (31, 3)",
+        "tensor tessellations.0.directions has shape (30, 3), its model needs (31, 3)",
     ),
     "setting missing": (lambda t, c: c.pop("n_reslayers"), "config.json lacks n_reslayers"),
     "setting of another type": (lambda t, c: c.update(normalize="yes"), "config.json has normalize = 'yes', not bool"),
@@ -273,7 +273,7 @@ def test_pickle_files_are_refused_and_never_run(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="is a pickle file, which can run code when opened"):
         load_weights(tmp_path / "model.pkl")
     torch.save({"state_dict": {"a": Touch(trace)}}, tmp_path / "evil.ckpt")
-    with pytest.raises(WeightsError, match="opening it could run code"):
+    with pytest.raises(WeightsError, match="could run code when opened, so it was refused"):
         load_weights(tmp_path / "evil.ckpt")
     assert not trace.exists()
 
@@ -288,7 +288,7 @@ def test_checkpoints_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"surplus tensor model\.decoder\.weight"):
         load_weights(tmp_path / "b.ckpt")
     (tmp_path / "c.ckpt").write_bytes((tmp_path / "b.ckpt").read_bytes()[:3000])
-    with pytest.raises(WeightsError, match="is damaged or cut short"):
+    with pytest.raises(WeightsError, match="is damaged, cut short"):
         load_weights(tmp_path / "c.ckpt")
 
 

@@ -25,7 +25,7 @@ from tessearth.evaluation.geoprior import (
     read_sightings,
     save_prior,
 )
-from tessearth.evaluation.references import RandomFeatures
+from tessearth.evaluation.probes import RandomFeatures
 from tessearth.sphere.sampling import sample_sphere
 from tests.memory import PEAK
 

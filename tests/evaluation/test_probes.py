@@ -7,9 +7,8 @@ from sklearn.metrics import precision_score, r2_score, recall_score
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from tessearth.errors import ConfigError, DataError, UnknownNameError
-from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, build_reference, probes, r2
-from tessearth.evaluation.probes import MlpProbe, vote
-from tessearth.evaluation.references import InverseDistance, RandomFeatures
+from tessearth.evaluation import PROBES, REFERENCES, accuracy, build_probe, probes, r2
+from tessearth.evaluation.probes import InverseDistance, MlpProbe, RandomFeatures, vote
 from tessearth.evaluation.runner import class_table
 from tessearth.ridge import ALPHAS
 from tessearth.settings import Kind
@@ -56,7 +55,7 @@ def test_the_settings_are_the_documented_ones() -> None:
     assert build_probe("knn", "regress").describe() == {"probe": "knn", "neighbours": 8}
     assert build_probe("mlp", "regress").describe()["seed"] == 0
     assert ALPHAS == (0.1, 1.0, 10.0)
-    nearest = build_reference("inverse-distance", "regress")
+    nearest = REFERENCES["inverse-distance"]("regress")
     assert nearest.describe() == {"reference": "inverse-distance", "neighbours": 8, "power": 1}
 
 
@@ -128,7 +127,7 @@ def test_few_labels_take_fewer_folds(kind: Kind) -> None:
 @pytest.mark.parametrize("name", REFERENCES)
 def test_every_reference_keeps_the_contract(name: str, kind: Kind) -> None:
     y = MAP[kind]
-    reference = build_reference(name, kind).fit(PLACES[:700], y[:700])
+    reference = REFERENCES[name](kind).fit(PLACES[:700], y[:700])
     assert reference.predict(PLACES[700:]).shape == (200,)
     score = reference.score(PLACES[700:], y[700:])
     assert (score > 0.9) == (name != "majority")
@@ -137,11 +136,11 @@ def test_every_reference_keeps_the_contract(name: str, kind: Kind) -> None:
 
 
 def test_the_mean_scores_nothing_and_the_majority_its_share() -> None:
-    assert build_reference("majority", "regress").fit(PLACES, MAP["regress"]).score(PLACES, MAP["regress"]) == (
+    assert REFERENCES["majority"]("regress").fit(PLACES, MAP["regress"]).score(PLACES, MAP["regress"]) == (
         pytest.approx(0, abs=1e-12)
     )
     share = max(np.mean(MAP["classify"] == 2), np.mean(MAP["classify"] == 6))
-    assert build_reference("majority", "classify").fit(PLACES, MAP["classify"]).score(PLACES, MAP["classify"]) == share
+    assert REFERENCES["majority"]("classify").fit(PLACES, MAP["classify"]).score(PLACES, MAP["classify"]) == share
 
 
 def test_inverse_distance_is_the_formula_on_great_circles() -> None:
@@ -169,9 +168,7 @@ def test_votes_are_weighted_and_ties_go_to_the_lowest_code() -> None:
 
 def test_random_features_are_the_networks_formula() -> None:
     network = RandomFeatures(width=300, hidden=400, seed=5)
-    (w0, b0), (w1, b1) = (
-        (network.get_buffer(f"weight_{n}").numpy(), network.get_buffer(f"bias_{n}").numpy()) for n in (0, 1)
-    )
+    (w0, b0), (w1, b1) = ((weight.numpy(), bias.numpy()) for weight, bias in network.layers)
     assert w0.std() == pytest.approx((2 / 3) ** 0.5, rel=0.1)
     assert w1.std() == pytest.approx((2 / 400) ** 0.5, rel=0.02)
     assert b0.std() == pytest.approx(0.3, rel=0.15)
@@ -228,7 +225,7 @@ def test_misuse_is_named() -> None:
     with pytest.raises(ConfigError, match="has not been fitted yet"):
         build_probe("ridge", "classify").predict(X)
     with pytest.raises(ConfigError, match="has not been fitted yet"):
-        build_reference("inverse-distance", "classify").predict(PLACES)
+        REFERENCES["inverse-distance"]("classify").predict(PLACES)
     for rows in (3, 7):
         with pytest.raises(DataError, match=f"{rows} rows to learn from are fewer than 8 neighbours"):
             build_probe("knn", "classify").fit(X[:rows], CODES[:rows])

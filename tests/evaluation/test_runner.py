@@ -16,8 +16,7 @@ from tessearth.embedding.embedder import Embedder
 from tessearth.errors import ConfigError, DataError, OutputError, TessearthError, UnknownNameError
 from tessearth.evaluation import report, runner
 from tessearth.evaluation.plan import Split, build_plan, build_splits, check_draw, name_tasks, rows_within
-from tessearth.evaluation.probes import build_probe
-from tessearth.evaluation.references import build_reference
+from tessearth.evaluation.probes import REFERENCES, build_probe
 from tessearth.evaluation.results import Breakdown, Results, Skipped, read_results, to_json, write_results
 from tessearth.evaluation.runner import evaluate, read_models, split_names
 from tessearth.evaluation.tasks import Task
@@ -56,7 +55,7 @@ def table(results: Results) -> dict[tuple[str, int, str, str, str], float]:
 
 
 def reasons(results: Results) -> dict[str, str]:
-    return {row.where(): row.reason for row in results.skipped}
+    return {row.line().removesuffix(row.reason).removesuffix(": "): row.reason for row in results.skipped}
 
 
 def test_every_score_is_what_the_probe_alone_gives() -> None:
@@ -84,7 +83,7 @@ def test_references_stand_beside_every_model_and_can_be_left_out() -> None:
     results = evaluate({"tiny": ENCODER}, [task], ["random"])
     rows = build_splits("random", PLACES)[0]
     for name in ("majority", "inverse-distance", "random-features"):
-        alone = build_reference(name, "regress").fit(PLACES[rows.train], task.target[rows.train])
+        alone = REFERENCES[name]("regress").fit(PLACES[rows.train], task.target[rows.train])
         expected = alone.score(PLACES[rows.test], task.target[rows.test])
         assert table(results)[name, 0, "height", "random-42", "own"] == pytest.approx(expected, abs=1e-9)
     assert [model.reference for model in results.models] == [False, True, True, True]
@@ -523,7 +522,7 @@ def test_plain_values_are_what_json_can_hold() -> None:
 def test_what_was_skipped_says_where() -> None:
     assert Skipped(reason="r").line() == "r"
     assert Skipped(reason="r", model="m", task="t", split="s").line() == "model m, task t, split s: r"
-    assert Skipped(reason="r", split="s").where() == "split s"
+    assert Skipped(reason="r", split="s").line() == "split s: r"
 
 
 def test_missing_results_are_named(tmp_path: Path) -> None:

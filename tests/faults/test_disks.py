@@ -140,7 +140,6 @@ def test_a_read_only_cache_is_no_reason_to_stop(read_only: Path, monkeypatch: py
 
     monkeypatch.setattr(sources, "describe_source", lambda source: source)
     monkeypatch.setattr(sources, "source_hashes", lambda source: {})
-    monkeypatch.setattr(sources, "check_source", lambda source: None)
     found = sources.load_prepared("table", ["towns"], lambda: ({"x": np.arange(3)}, {"count": 3}))
     np.testing.assert_array_equal(found.arrays["x"], np.arange(3))
     assert found.about == {"count": 3, "sources": ["towns"]}

@@ -8,9 +8,9 @@ from tessearth.figures.request import Request, Settings, read_settings
 
 
 def test_texts_become_the_values_of_a_request() -> None:
-    texts = {"token": "3", "share": "0.5", "models": "wrap,theory", "also": "base=4096"}
+    texts = {"token": "3", "share": "0.5", "models": "wrap,theory", "x": "tokens"}
     request = Request(model="earth", **read_settings(texts))
-    assert (request.token, request.share, request.models, request.also) == (3, 0.5, "wrap,theory", "base=4096")
+    assert (request.token, request.share, request.models, request.x) == (3, 0.5, "wrap,theory", "tokens")
     assert (request.seed, request.columns) == (0, None)
 
 

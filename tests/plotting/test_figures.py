@@ -203,9 +203,8 @@ def test_tokens_are_chosen_by_use_and_by_what_they_tell(rng: np.random.Generator
 def test_top_places_lie_apart() -> None:
     latlon = np.array([(0.0, 0.0), (0.0, 1.0), (0.0, 40.0), (0.0, -179.0), (0.0, 179.0)])
     chosen = top_places(latlon, np.array([5.0, 4.0, 3.0, 2.0, 1.0]), 3)
-    np.testing.assert_array_equal(chosen, latlon[[0, 2, 3]])
-    with pytest.raises(DataError, match="only 3 of 4 places lie apart"):
-        top_places(latlon, np.ones(5), 4)
+    assert chosen == [0, 2, 3]
+    assert len(top_places(latlon, np.ones(5), 4)) == 3
 
 
 def test_predictions_are_dots_in_the_colours_of_their_values(axis: Any, rng: np.random.Generator) -> None:
@@ -239,19 +238,16 @@ def test_performance_averages_rows_alike(axis: Any) -> None:
     assert axis.get_xscale() == "log"
 
 
-def test_scores_are_read_from_csv_and_from_a_study(tmp_path: Path) -> None:
+def test_scores_are_read_from_csv(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("top_k,split,accuracy,r2\n1,random,0.5,\n64,random,0.7,0.4\n")
     scores = read_scores(table, "top_k")
     assert [score.x for score in scores] == [1, 64]
     assert np.isnan(scores[0].r2)
-    study = tmp_path / "s.jsonl"
-    study.write_text(
-        '{"run": "K-64", "random-means": [0.5, 0.4]}\n{"run": "base", "random-means": [0.6, 0.5]}\n{"run": "x"}'
-    )
-    assert read_scores(study, "K", {"base": 4096.0}) == [(64.0, "random", 0.5, 0.4), (4096.0, "random", 0.6, 0.5)]
+    one = tmp_path / "one.csv"
+    one.write_text("K,accuracy\n64,0.5\n64,0.6\n")
     with pytest.raises(TableError, match="has 1 values of K; a curve needs at least 2"):
-        read_scores(study, "K")
+        read_scores(one, "K")
     with pytest.raises(TableError, match="it needs sites, and accuracy or r2"):
         read_scores(table, "sites")
 

@@ -17,7 +17,7 @@ import torch
 from tessearth.errors import MissingExtraError, OutputError
 from tessearth.evaluation import runner
 from tessearth.evaluation.plan import build_plan
-from tessearth.evaluation.references import REFERENCES
+from tessearth.evaluation.probes import REFERENCES
 from tessearth.evaluation.runner import Runner
 from tessearth.storage import workers
 from tessearth.storage.workers import open_pool, side_by_side
@@ -35,10 +35,6 @@ def test_results_come_in_order_and_threads_are_put_back() -> None:
 
     assert list(side_by_side(work, range(6), 3)) == [(item * item, 1) for item in range(6)]
     assert torch.get_num_threads() == before
-
-
-def test_one_worker_is_a_plain_loop_in_the_same_thread() -> None:
-    assert list(side_by_side(lambda _: threading.current_thread(), [0, 1], 1)) == [threading.current_thread()] * 2
 
 
 def test_an_error_is_raised_and_what_waits_is_not_begun() -> None:
@@ -61,7 +57,8 @@ def test_scores_do_not_depend_on_how_many_work(monkeypatch: pytest.MonkeyPatch) 
     groups = runner.read_models({"tiny": tiny_encoder(dtype=torch.float32)})
     found = []
     for count in (1, 3):
-        monkeypatch.setattr(runner, "side_by_side", lambda work, items, _, n=count: side_by_side(work, items, n))
+        threads = types.SimpleNamespace(get_num_threads=lambda n=count: n, __version__=torch.__version__)
+        monkeypatch.setattr(runner, "torch", threads)
         trial = Runner(plan, ["ridge", "knn"], torch.device("cpu"))
         made, _ = trial.run(groups, tuple(REFERENCES), {}, lambda *_: None)
         found.append((made.scores, made.breakdowns))

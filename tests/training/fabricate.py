@@ -38,8 +38,7 @@ def fabricate_store(
 ) -> FeatureStore:
     """A finished store whose features are smooth functions of the place, with a little noise in every view."""
     latlon = sample_sphere(places, seed)
-    held_out = np.zeros(places, dtype=np.bool_)
-    held_out[split_places(latlon, validation=0.2, seed=seed).validation] = True
+    held_out = split_places(latlon, validation=0.2, seed=seed)
     table = Places(latlon, held_out)
     features = smooth_features(latlon, views, width, seed).astype(dtype)
     if spoil is not None:

@@ -13,11 +13,11 @@ from tessearth.encoder.contract import LocationEncoder
 from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.imagery.recipe import RECIPE_FOLDERS
 from tessearth.sphere.geometry import latlon_to_xyz
+from tessearth.training.data import Moments
 from tessearth.training.loop import pretrain
-from tessearth.training.model import Moments, PretrainingModel
+from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.training.recipe import BaselineRecipe, Recipe, read_recipe
-from tessearth.training.run_folder import read_run_recipe
 from tessearth.zoo import BASELINES, BaselineCard, build_baseline, load_baseline
 from tests.training.fabricate import toy_recipe
 
@@ -83,7 +83,7 @@ def test_a_baseline_trains_end_to_end(name: str, store: Path, tmp_path: Path) ->
     assert result.left_out == ("reconstruction", "alignment")
     assert result.weights == tmp_path / "run" / "weights" / "best.safetensors"
     assert not (tmp_path / "run" / "trajectories.npz").exists()
-    assert read_run_recipe(tmp_path / "run") == recipe
+    assert read_recipe(str(tmp_path / "run" / "recipe.toml")) == recipe
     assert recipe.baseline is not None
     trained = load_baseline(result.weights)
     start = build_baseline(name, recipe.baseline.settings, seed=recipe.training.seed)

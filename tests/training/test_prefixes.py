@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tessearth.errors import ConfigError
-from tessearth.training.data import TrainingData
+from tessearth.training.data import Moments, TrainingData
 from tessearth.training.loop import pretrain
-from tessearth.training.model import Moments, PretrainingModel
+from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import ObjectiveConfig, Sides, distillation_by_width, total_loss
 from tessearth.training.recipe import GroupRecipe, GroupsRecipe, TrainingRecipe
 from tessearth.training.step import group_of

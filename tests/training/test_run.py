@@ -24,7 +24,7 @@ from tessearth.storage import files
 from tessearth.training.loop import pretrain
 from tessearth.training.model import PretrainingModel
 from tessearth.training.recipe import Recipe, read_recipe
-from tessearth.training.run_folder import RunFolder, read_run_recipe
+from tessearth.training.run_folder import RunFolder
 from tests.training.fabricate import fabricate_store, toy_recipe
 
 KILLS = 10
@@ -97,7 +97,7 @@ def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_leaves_everything_behind(finished: Path) -> None:
-    assert read_run_recipe(finished) == toy_recipe()
+    assert read_recipe(str(finished / "recipe.toml")) == toy_recipe()
     encoder = load_weights(finished / "weights" / "last.safetensors")
     assert encoder.config == toy_recipe().encoder
     about = read_weights(finished / "weights" / "last.safetensors").provenance
@@ -359,8 +359,7 @@ def test_the_command_trains_and_says_where_the_weights_are(store: Path, tmp_path
 def test_a_store_without_held_out_places_still_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.training import fabricate
 
-    everything = fabricate.split_places(np.zeros((1, 2)), validation=0.0)
-    monkeypatch.setattr(fabricate, "split_places", lambda latlon, **_: everything)
+    monkeypatch.setattr(fabricate, "split_places", lambda latlon, **_: np.zeros(len(latlon), np.bool_))
     fabricate_store(tmp_path / "store")
     assert train(tmp_path / "run", tmp_path / "store").validation == {}
     assert set(weights_of(tmp_path / "run")) == {"best", "last"}

@@ -100,7 +100,7 @@ def complex_harmonic(degree: int, order: int, from_pole: float, around: float) -
     return complex(scipy.special.sph_harm(order, degree, around, from_pole))  # its name before scipy 1.15
 
 
-def harmonics(lat: float, lon: float, degrees: int, *, satclip: bool = False, condon_shortley: bool = False) -> Vector:
+def harmonics(lat: float, lon: float, degrees: int, *, satclip: bool = False) -> Vector:
     """Real harmonics from scipy's complex ones, in our angles or in SatCLIP's (latitude + 90, longitude + 180)."""
     from_pole = math.radians(lat + 90 if satclip else 90 - lat)
     around = math.radians(lon + 180 if satclip else lon)
@@ -109,7 +109,7 @@ def harmonics(lat: float, lon: float, degrees: int, *, satclip: bool = False, co
         for m in range(-degree, degree + 1):
             value = complex_harmonic(degree, abs(m), from_pole, around)
             part = value.imag if m < 0 else value.real
-            out.append(part * (math.sqrt(2) if m else 1.0) * (1 if condon_shortley else (-1) ** abs(m)))
+            out.append(part * (math.sqrt(2) if m else 1.0) * (-1) ** abs(m))
     return np.array(out)
 
 

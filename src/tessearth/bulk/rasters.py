@@ -17,7 +17,7 @@ from tessearth.bulk.zarr import ZarrTarget
 from tessearth.embedding import Embedder, Precision
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.packages import require
-from tessearth.sphere import GLOBE, Layout, RasterGrid, build_grid, check_box
+from tessearth.sphere import GLOBE, Box, Layout, RasterGrid, build_grid, check_box
 from tessearth.storage import Job, Pool, checksum, keeping_what_is_finished, open_job, open_pool, usual_workers
 from tessearth.version import __version__
 
@@ -72,22 +72,15 @@ def write_raster(
     (a Dask scheduler's address, or "local") the workers must find the model under the same name.
     """
     out = Path(out)
-    form = _check_form(out, resolution, h3)
     check_stored_type(dtype)
     box = check_box(bbox)
-    for module in form.needs:
-        require(module, extra="geo", what=form.what)
-    layout: RasterGrid | H3Cells
-    if h3 is not None:
-        layout = H3Cells(bbox=box, resolution=h3, land=land)
-    else:
-        assert resolution is not None
-        layout = build_grid(box, resolution, land=land)
+    form, layout = _choose_form(out, box, resolution, h3, land=land)
     if cluster is not None and isinstance(model, Embedder):
         raise ConfigError("on a cluster the model must have a name or a path, which every worker can load")
     embedder = model if isinstance(model, Embedder) else Embedder(model, device=device, precision=precision)
-    width = _check_dims(dims, embedder)
-    _check_place(out)
+    width = min(DEFAULT_DIMS, embedder.dim) if dims is None else dims
+    if not 1 <= width <= embedder.dim:
+        raise ConfigError(f"dims is {dims}; {embedder.name} has 1 to {embedder.dim}")
     room = int(layout.num_cells * width * (np.dtype(dtype).itemsize * form.room))
     check_room(out.parent.resolve(), room, f"{layout.num_cells:,} cells x {width} dims of {dtype}")
     plan = {
@@ -146,36 +139,33 @@ def _write(raster: _Raster, model: str, device: str | None, cluster: str | None,
     return Written(out, (plan["dims"], *shape), stored, facts["largest_error"], facts["clipped_values"], size)
 
 
-def _check_form(out: Path, resolution: float | None, h3: int | None) -> Any:
-    """The format that a suffix names, after checking that the options describe cells of its kind."""
+def _choose_form(
+    out: Path, box: Box, resolution: float | None, h3: int | None, *, land: bool
+) -> tuple[Any, RasterGrid | H3Cells]:
+    """The format that a suffix names and its cells, where the options describe such and nothing else lies there."""
     suffix = out.suffix.lower()
     if suffix not in FORMS:
         raise ConfigError(f"the suffix of {out} names no raster; use one of {', '.join(FORMS)}")
-    table = FORMS[suffix] is ParquetTarget
-    if table and (h3 is None or resolution is not None):
-        raise ConfigError(f"{out} is a table of H3 cells: give --h3 RESOLUTION (0 to 15) and no --resolution")
-    if not table and (resolution is None or h3 is not None):
-        raise ConfigError(f"{out} is a grid: give --resolution DEGREES and no --h3 (H3 cells go to .parquet)")
-    return FORMS[suffix]
-
-
-def _check_dims(dims: int | None, embedder: Embedder) -> int:
-    if dims is None:
-        return min(DEFAULT_DIMS, embedder.dim)
-    if not 1 <= dims <= embedder.dim:
-        raise ConfigError(f"dims is {dims}; {embedder.name} has 1 to {embedder.dim}")
-    return dims
-
-
-def _check_place(out: Path) -> None:
-    """Refuse a missing folder, and a name that something else than a raster of the same form has."""
+    form = FORMS[suffix]
+    layout: RasterGrid | H3Cells
+    if form is ParquetTarget:
+        if h3 is None or resolution is not None:
+            raise ConfigError(f"{out} is a table of H3 cells: give --h3 RESOLUTION (0 to 15) and no --resolution")
+        layout = H3Cells(bbox=box, resolution=h3, land=land)
+    else:
+        if resolution is None or h3 is not None:
+            raise ConfigError(f"{out} is a grid: give --resolution DEGREES and no --h3 (H3 cells go to .parquet)")
+        layout = build_grid(box, resolution, land=land)
+    for module in form.needs:
+        require(module, extra="geo", what=form.what)
     if not out.parent.resolve().is_dir():
         raise OutputError(f"cannot write {out}: there is no folder {out.parent}")
-    store = out.suffix.lower() == ".zarr"
+    store = form is ZarrTarget
     if out.is_dir() and not (store and (out / "zarr.json").is_file()):
         raise OutputError(f"{out} is a folder and no Zarr store; name another --out, or remove it first")
     if out.is_file() and store:
         raise OutputError(f"{out} is a file, where a Zarr store is a folder; name another --out, or remove it first")
+    return form, layout
 
 
 def check_room(folder: Path, size: int, what: str) -> None:

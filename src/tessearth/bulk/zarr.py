@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tessearth.bulk.stored import Array, Stored
-from tessearth.errors import OutputError
 from tessearth.packages import require
 from tessearth.sphere import WINDOW_SIDE, RasterGrid
+from tessearth.storage import errors_of_writing
 
 STORE, FRESH = "store.zarr", "fresh.zarr"
 EMBEDDING, CRS = "embedding", "spatial_ref"
@@ -125,10 +125,8 @@ class ZarrTarget:
 def _take_place(made: Path, out: Path) -> None:
     """Give a folder its name; an older store of that name steps aside first and goes when the new one stands."""
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex}.old")
-    try:
+    with errors_of_writing(out):
         if out.exists():
             out.rename(aside)
         made.rename(out)
-    except OSError as error:
-        raise OutputError(f"cannot write {out}: {(error.strerror or str(error)).lower()}") from error
     shutil.rmtree(aside, ignore_errors=True)

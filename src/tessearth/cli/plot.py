@@ -22,9 +22,7 @@ def plot(
     run: Annotated[
         str | None, typer.Option("--run", metavar="DIR", help="The training run [default: the model's own].")
     ] = None,
-    table: Annotated[
-        str | None, typer.Option("--table", metavar="FILE", help="Scores to plot: csv, or a study's jsonl.")
-    ] = None,
+    table: Annotated[str | None, typer.Option("--table", metavar="FILE", help="Scores to plot, a csv file.")] = None,
     width: Annotated[
         float | None, typer.Option("--width", metavar="CM", help="[default: a column, 8.5, or a page, 17.5]")
     ] = None,

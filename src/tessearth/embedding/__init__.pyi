@@ -1,8 +1,6 @@
 from tessearth.embedding.bench import Bench as Bench
 from tessearth.embedding.bench import Row as Row
-from tessearth.embedding.bench import SizeRow as SizeRow
 from tessearth.embedding.bench import compare as compare
-from tessearth.embedding.bench import compare_sizes as compare_sizes
 from tessearth.embedding.bench import single_place_ms as single_place_ms
 from tessearth.embedding.cache import EmbeddingCache as EmbeddingCache
 from tessearth.embedding.cache import places_key as places_key

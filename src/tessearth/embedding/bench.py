@@ -4,11 +4,11 @@ Other programs can only make a round slower, so the best round of each counts, a
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ import torch
 
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.fast.head import Precision
-from tessearth.encoder import EncoderConfig, SphericalVoronoiEncoder, TessellationConfig
 from tessearth.errors import ConfigError, TessearthError
 from tessearth.settings import check_at_least
 from tessearth.sphere import xyz_to_latlon
@@ -30,10 +29,8 @@ RIVALS = ("geoclip", "harmonics-siren")
 COMPARED_PLACES = 2048
 """Places at which errors are measured against float64."""
 SINGLE_CALLS = 300
-PAPER_SITES, PAPER_SHARPNESS = 4096, 45.0
 
 Array = npt.NDArray[Any]
-Name = TypeVar("Name", str, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +60,6 @@ class Row(NamedTuple):
     note: str = ""
 
 
-class SizeRow(NamedTuple):
-    """Our float32 path at another number of sites; how many times slower is measured from the first size."""
-
-    num_sites: int
-    sharpness: float
-    places_per_second: float
-    times_slower: float
-
-
 def compare(bench: Bench) -> list[Row]:
     """Our precisions, the plain dense form and the installed rivals, taking turns."""
     encoder = load_base(bench.model)
@@ -94,32 +82,6 @@ def compare(bench: Bench) -> list[Row]:
     return rows + [Row(name, 0.0, 0.0, None, None, note) for name, note in missing.items()]
 
 
-def compare_sizes(bench: Bench, sizes: Sequence[int]) -> list[SizeRow]:
-    """Encoders of the paper's widths with each number of sites."""
-    latlon = random_places(bench.places, bench.seed)
-    embedders = {size: Embedder(build_paper_shaped(size), device="cpu") for size in sizes}
-    with _threads(bench.threads):
-        seconds = in_turns({size: partial(embed.embed, latlon) for size, embed in embedders.items()}, bench.rounds)
-    return [
-        SizeRow(size, paper_sharpness(size), bench.places / seconds[size], seconds[size] / seconds[sizes[0]])
-        for size in sizes
-    ]
-
-
-def paper_sharpness(num_sites: int) -> float:
-    """Sharpness in step with the density of the sites."""
-    return PAPER_SHARPNESS * num_sites / PAPER_SITES
-
-
-def build_paper_shaped(num_sites: int) -> SphericalVoronoiEncoder:
-    """An encoder of the paper's widths with random weights and this many sites on land."""
-    tessellation = TessellationConfig(
-        num_sites=num_sites, sharpness=paper_sharpness(num_sites), sharpness_range=(0.5, 1e6)
-    )
-    config = EncoderConfig(tessellations=(tessellation,))
-    return SphericalVoronoiEncoder(config, sites="land", generator=torch.Generator().manual_seed(0)).eval()
-
-
 def single_place_ms(bench: Bench) -> float:
     """Median time of `Embedder.embed` of one place after warm-up, in milliseconds, another place each time."""
     embed = Embedder(bench.model, device="cpu")
@@ -134,7 +96,7 @@ def single_place_ms(bench: Bench) -> float:
     return float(np.median(taken[len(taken) // 2 :])) * 1e3
 
 
-def in_turns(works: dict[Name, Callable[[], Any]], rounds: int) -> dict[Name, float]:
+def in_turns(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """The shortest time of each in seconds; the first call of each warms up and does not count."""
     for work in works.values():
         work()

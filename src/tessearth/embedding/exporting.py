@@ -16,7 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -117,8 +117,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-ExportFormat = Literal["onnx", "torch-export", "safetensors"]
-SUFFIXES: dict[str, ExportFormat] = {".onnx": "onnx", ".pt2": "torch-export", ".safetensors": "safetensors"}
 CHECKED_BATCHES = (1, 7, 4096)
 TOLERANCE = 1e-5
 """The largest difference from torch, per number; for embeddings longer than 1, relative to their largest number."""
@@ -137,7 +135,7 @@ class Exported(NamedTuple):
     """A file that was written."""
 
     path: Path
-    form: ExportFormat
+    form: str
     difference: float
     """The largest from torch over the checked batches."""
     metadata: dict[str, str]
@@ -149,16 +147,17 @@ def export(model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLi
     The draft is first read back and compared with torch for 1, 7 and 4096 places: a model further than 1e-5 away is
     not written.
     """
-    form = SUFFIXES.get(Path(out).suffix.lower())
-    if form is None:
-        raise ConfigError(f"the suffix of {out} names no format; use one of {', '.join(SUFFIXES)}")
+    suffix = Path(out).suffix.lower()
+    if suffix not in FORMATS:
+        raise ConfigError(f"the suffix of {out} names no format; use one of {', '.join(FORMATS)}")
+    form, write = FORMATS[suffix]
     encoder = _load(model)
     metadata = _describe(model, encoder)
     reference = DegreesToEmbedding(encoder)
     with tempfile.TemporaryDirectory() as folder:
-        draft = Path(folder) / f"draft{'.safetensors' if form == 'safetensors' else ''}"
+        draft = Path(folder) / f"draft{suffix}"
         try:
-            embed = _FORMATS[form](reference, draft, metadata)
+            embed = write(reference, draft, metadata)
         except TessearthError:
             raise
         except Exception as error:  # exporters and runtimes have errors of their own for what they cannot do
@@ -245,8 +244,8 @@ def _write_weights(reference: DegreesToEmbedding, draft: Path, metadata: Mapping
     return lambda places: again(torch.from_numpy(places)).numpy()
 
 
-_FORMATS: dict[ExportFormat, Callable[[DegreesToEmbedding, Path, Mapping[str, str]], Embed]] = {
-    "onnx": _write_onnx,
-    "torch-export": _write_program,
-    "safetensors": _write_weights,
+FORMATS: dict[str, tuple[str, Callable[[DegreesToEmbedding, Path, Mapping[str, str]], Embed]]] = {
+    ".onnx": ("onnx", _write_onnx),
+    ".pt2": ("torch-export", _write_program),
+    ".safetensors": ("safetensors", _write_weights),
 }

@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from tessearth.errors import ConfigError
-from tessearth.settings import check_at_least, from_plain
+from tessearth.settings import check_at_least, check_share
 
 LogitForm = Literal["paper", "decoupled"]
 
@@ -77,13 +76,9 @@ class EncoderConfig:
         if not self.tessellations:
             raise ConfigError("an encoder needs at least one tessellation")
         check_at_least(self, 1, "output_dim", "hidden_dim")
-        check_at_least(self, 0, "num_tokens", "num_blocks")
-        check_at_least(self, 0, "coordinate_octaves")
-        for name in ("dropout", "token_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")
-        if not 0 <= self.token_gate <= 1:
-            raise ConfigError(f"token_gate is {self.token_gate}; it must lie in [0, 1]")
+        check_at_least(self, 0, "num_tokens", "num_blocks", "coordinate_octaves")
+        check_share(self, "dropout", "token_dropout")
+        check_share(self, "token_gate", may_be_one=True)
         for name in ("location_temperature", "final_temperature", "image_temperature"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
@@ -101,8 +96,3 @@ class EncoderConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON or TOML."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild from plain values; unknown keys and values of another type are refused."""
-        return from_plain(cls, values)

@@ -141,9 +141,9 @@ def write_state(state: Mapping[str, Tensor], config: EncoderConfig) -> dict[str,
     return {names[name]: tensor for name, tensor in kept.items()}
 
 
-def read_checkpoint_state(checkpoint: object, source: str) -> dict[str, Tensor]:
+def read_checkpoint_state(checkpoint: Mapping[str, Any], source: str) -> dict[str, Tensor]:
     """The location encoder's tensors in a training checkpoint, without the parts that only training needs."""
-    state = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
+    state = checkpoint.get("state_dict")
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{source}: not a training checkpoint (no state_dict of tensors in it)")
     wanted = {name: tensor for name, tensor in state.items() if not name.startswith(TRAINING_ONLY)}

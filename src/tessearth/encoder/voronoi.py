@@ -71,10 +71,6 @@ class SoftVoronoi(nn.Module):
         logits = x * slope[:, 0] + y * slope[:, 1] + z * slope[:, 2]
         return logits + (self.territory - sharpness) if self.config.logits == "decoupled" else logits
 
-    def forward(self, xyz: Tensor) -> Tensor:
-        """The mixture of site embeddings at each point, (N, 3) -> (N, S)."""
-        return self.weights(xyz) @ self.embeddings
-
     @torch.no_grad()
     def constrain_(self) -> None:
         """Project sites to the sphere and clamp sharpness to its range; called after every optimiser step."""

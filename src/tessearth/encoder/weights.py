@@ -9,7 +9,6 @@ that follows from the configuration.
 import hashlib
 import json
 import os
-import pickle
 import struct
 import typing
 from collections.abc import Mapping
@@ -25,7 +24,8 @@ from tessearth.encoder import official
 from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, OutputError, WeightsError, first_line
-from tessearth.storage import write_bytes
+from tessearth.settings import from_plain
+from tessearth.storage import check_state, read_weight_file, rename, write_bytes
 from tessearth.version import __version__
 
 FORMAT = "tessearth"
@@ -137,7 +137,7 @@ def _read_ours(header: Mapping[str, str], tensors: dict[str, Tensor], file: Path
     if header.get("provenance_sha256", said) != said:  # older files have none
         raise WeightsError(f"{file} does not match its own checksum: its provenance was changed")
     try:
-        config = EncoderConfig.from_dict(json.loads(header["config"]))
+        config = from_plain(EncoderConfig, json.loads(header["config"]))
         provenance = json.loads(header.get("provenance", "{}"))
     except (ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{file} has a header that cannot be read: {error}") from None
@@ -158,17 +158,8 @@ def _read_official(values: Mapping[str, Any], tensors: dict[str, Tensor], source
 
 
 def _read_checkpoint(file: Path) -> Weights:
-    """A training checkpoint, through torch's loader that admits tensors and plain values only."""
-    try:
-        with open(file, "rb") as opened:  # by its content: given a path, torch would believe the suffix
-            checkpoint = torch.load(opened, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise WeightsError(
-            f"{file} holds objects other than tensors and plain values, and opening it could run code; "
-            f"ask for a .safetensors file"
-        ) from None
-    except Exception as error:  # torch's reader raises many kinds for a damaged archive
-        raise WeightsError(f"{file} is damaged or cut short: {first_line(error)}") from None
+    """A training checkpoint of the official model."""
+    checkpoint = read_weight_file(file)
     tensors = official.read_checkpoint_state(checkpoint, str(file))
     given = checkpoint.get("hyper_parameters")
     inferred = official.infer_config(tensors, str(file))
@@ -191,18 +182,9 @@ def _check_sizes(tensors: Mapping[str, Tensor], config: EncoderConfig, source: s
 def _checked(state: Mapping[str, Tensor], config: EncoderConfig, source: str) -> dict[str, Tensor]:
     """The state when it fits the configuration exactly, half precision widened to float32."""
     wanted = SphericalVoronoiEncoder.allocate(config).state_dict()
-    for word, names in (("missing", wanted.keys() - state.keys()), ("surplus", state.keys() - wanted.keys())):
-        if names:
-            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            raise WeightsError(f"{source}: {word} tensor {min(names)}{more}")
-    for name, tensor in sorted(state.items()):
-        if tensor.shape != wanted[name].shape:
-            raise WeightsError(
-                f"{source}: tensor {name} has shape {tuple(tensor.shape)}, its configuration says "
-                f"{tuple(wanted[name].shape)}"
-            )
-        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
-            raise WeightsError(f"{source}: tensor {name} holds values that are not finite numbers")
+    names = {name: name for name in wanted}
+    state = rename(state, names, (), source)
+    check_state(state, wanted, names, source)
     return {name: tensor.float() if tensor.dtype.itemsize < 4 else tensor for name, tensor in state.items()}
 
 

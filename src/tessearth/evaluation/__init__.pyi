@@ -11,6 +11,7 @@ from tessearth.evaluation.plan import build_splits as build_splits
 from tessearth.evaluation.plan import rows_within as rows_within
 from tessearth.evaluation.probes import METRICS as METRICS
 from tessearth.evaluation.probes import PROBES as PROBES
+from tessearth.evaluation.probes import REFERENCES as REFERENCES
 from tessearth.evaluation.probes import Outcome as Outcome
 from tessearth.evaluation.probes import Probe as Probe
 from tessearth.evaluation.probes import RidgeProbe as RidgeProbe
@@ -20,8 +21,6 @@ from tessearth.evaluation.probes import build_probe as build_probe
 from tessearth.evaluation.probes import r2 as r2
 from tessearth.evaluation.probes import run_probe as run_probe
 from tessearth.evaluation.probes import score as score
-from tessearth.evaluation.references import REFERENCES as REFERENCES
-from tessearth.evaluation.references import build_reference as build_reference
 from tessearth.evaluation.report import BEATS as BEATS
 from tessearth.evaluation.report import NOTHING as NOTHING
 from tessearth.evaluation.report import format_score as format_score

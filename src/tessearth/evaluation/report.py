@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tessearth.errors import MissingExtraError, OutputError
+from tessearth.errors import MissingExtraError
 from tessearth.evaluation.results import Breakdown, ContinentTable, Results, Row, ScoreTable, best_model, score_tables
 from tessearth.evaluation.runner import NAMES, Prediction, Predictions
 from tessearth.packages import require
-from tessearth.storage import write_bytes
+from tessearth.storage import errors_of_writing, write_bytes
 
 Emphasis = Literal["", "best", "second", "beats", "note"]
 TEMPLATES = Path(__file__).parent / "templates"
@@ -130,28 +130,23 @@ def write_report(
     figures, note = _figures(results, predictions or {}, maps)
     blocks = build_report(results, figures, note)
     for figure in figures:
-        _make_folder(folder / MAPS)
+        with errors_of_writing(folder / MAPS):
+            (folder / MAPS).mkdir(exist_ok=True)
         write_bytes(folder / MAPS / figure.name, figure.png)
     write_bytes(folder / "report.md", to_markdown(blocks, MAPS).encode())
     write_bytes(folder / "report.html", to_html(blocks).encode())
 
 
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make {path}: {(error.strerror or str(error)).lower()}") from error
-
-
 def build_report(results: Results, figures: Sequence[Figure] = (), figure_note: str = "") -> list[Block]:
     """The report's parts, from the title down."""
     best = best_model(results)
+    skipped: list[Block] = [Heading(2, "Skipped"), Listing(tuple(row.line() for row in results.skipped))]
     maps: list[Block] = [Heading(2, "Maps"), Paragraph(figure_note)] if figure_note else []
     return [
         Heading(1, "Location encoders compared"),
         Paragraph(_provenance(results)),
         *_score_blocks(results),
-        *_skipped_blocks(results),
+        *(skipped if results.skipped else []),
         *maps,
         *figures,
         *(_class_blocks(results, best) if best else []),
@@ -211,12 +206,6 @@ def _provenance(results: Results) -> str:
     versions = ", ".join(f"{name} {results.versions[name]}" for name in ("tessearth", "python", "torch", "numpy"))
     spent = f"{results.seconds:,.0f} s on {results.device}, {results.versions.get('threads', '?')} threads"
     return f"{results.created} (UTC); {versions}; {spent}. Probes: {', '.join(results.arguments.get('probes', []))}."
-
-
-def _skipped_blocks(results: Results) -> list[Block]:
-    if not results.skipped:
-        return []
-    return [Heading(2, "Skipped"), Listing(tuple(row.line() for row in results.skipped))]
 
 
 def _class_blocks(results: Results, model: str) -> list[Block]:

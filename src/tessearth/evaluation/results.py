@@ -89,14 +89,11 @@ class Skipped:
     task: str | None = None
     split: str | None = None
 
-    def where(self) -> str:
-        """Such as "model x, task y"; empty when it is about none in particular."""
-        parts = (("model", self.model), ("task", self.task), ("split", self.split))
-        return ", ".join(f"{what} {name}" for what, name in parts if name is not None)
-
     def line(self) -> str:
-        """Where and why, such as "task y: there is no such task"."""
-        return f"{self.where()}: {self.reason}" if self.where() else self.reason
+        """Where and why, such as "model x, task y: there is no such task"."""
+        parts = (("model", self.model), ("task", self.task), ("split", self.split))
+        where = ", ".join(f"{what} {name}" for what, name in parts if name is not None)
+        return f"{where}: {self.reason}" if where else self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,17 +21,18 @@ import torch
 from tessearth.devices import find_device
 from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
-from tessearth.evaluation.plan import (
-    Draw,
-    Plan,
-    build_plan,
-    embed_places,
-    find_embeddings,
-    name_tasks,
-    task_card,
+from tessearth.evaluation.plan import Draw, Plan, build_plan, embed_places, find_embeddings, name_tasks, task_card
+from tessearth.evaluation.probes import (
+    PROBES,
+    REFERENCES,
+    Outcome,
+    RandomFeatures,
+    RandomNetwork,
+    Sides,
+    run_alone,
+    run_probe,
+    score,
 )
-from tessearth.evaluation.probes import PROBES, Outcome, Sides, run_alone, run_probe, score
-from tessearth.evaluation.references import REFERENCES, RandomFeatures, RandomNetwork, build_reference
 from tessearth.evaluation.results import (
     FILE_NAME,
     OWN_PROBE,
@@ -89,7 +90,7 @@ def split_names(text: str) -> list[str]:
 
 def _read_one(model: Any) -> ModelGroup:
     if not isinstance(model, str):
-        return ModelGroup(str(model) if isinstance(model, Path) else type(model).__name__, (model,))
+        return ModelGroup(_name_of(model), (model,))
     label, colon, rest = model.partition(":")
     # A path or "geoclip=PATH" may hold a colon of its own; a label holds none of their signs.
     if not colon or set(label) & set("/=|") or Path(model).exists():
@@ -128,16 +129,6 @@ class Prediction(NamedTuple):
 
 Predictions = dict[tuple[str, str, str], Prediction]
 """By model, task and split."""
-
-
-class Source(NamedTuple):
-    """Who made a prediction."""
-
-    model: str
-    member: int
-    probe: str
-    detailed: bool
-    """Whether its detailed draws are broken down: the first member of a model, under the first probe."""
 
 
 CONTINENTS = {
@@ -190,71 +181,6 @@ def continent_table(task: Task, continents: Array, target: Array, prediction: Ar
     )
 
 
-class Recorder:
-    """Takes outcomes one by one."""
-
-    def __init__(self, plan: Plan, total: int, progress: Progress) -> None:
-        self.plan, self.total, self.progress = plan, total, progress
-        self.done = 0
-        self.scores: list[Score] = []
-        self.skipped: list[Skipped] = list(plan.skipped)
-        self.breakdowns: list[Breakdown] = []
-        self.predictions: Predictions = {}
-        self._no_continents = ""
-        self._known_continents: dict[str, npt.NDArray[np.int64]] = {}
-
-    def show(self, note: str) -> None:
-        """Show the current work."""
-        self.progress(self.done, self.total, note)
-
-    def skip_member(self, label: str, number: int, reason: str, done: int) -> None:
-        """Note a model, or a member of one, that cannot be run, and drop the scores it had before it failed."""
-        self.skipped.append(Skipped(model=label, reason=reason))
-        self.scores = [row for row in self.scores if (row.model, row.member) != (label, number)]
-        if number == 0:
-            self.breakdowns = [row for row in self.breakdowns if row.model != label]
-            self.predictions = {key: value for key, value in self.predictions.items() if key[0] != label}
-        self.done = done
-
-    def take(self, source: Source, draw: Draw, outcome: Outcome) -> None:
-        """Keep one outcome: its score, or why there is none."""
-        self.done += 1
-        task, rows, target = outcome.task, draw.rows, outcome.task.target[draw.rows.test]
-        found, reason = np.nan, outcome.reason
-        if outcome.prediction is not None:
-            found = score(task.kind, target, outcome.prediction)
-            reason = f"the prediction in {rows.name} has no finite score"
-        if outcome.prediction is None or not np.isfinite(found):
-            self.skipped.append(Skipped(model=source.model, task=task.name, split=draw.split, reason=reason))
-            return
-        where: dict[str, Any] = {"model": source.model, "task": task.name, "split": draw.split, "draw": rows.name}
-        where["probe"] = source.probe
-        lengths: dict[str, Any] = {"train_rows": len(rows.train), "test_rows": len(rows.test)}
-        chosen = to_json(outcome.chosen)
-        self.scores.append(Score(**where, **lengths, member=source.member, score=found, chosen=chosen))
-        if not source.detailed or (task.name, rows.name) not in self.plan.detailed:
-            return
-        key = source.model, task.name, draw.split
-        self.predictions[key] = Prediction(task, rows.name, rows.test, outcome.prediction, found)
-        classes = class_table(task, target, outcome.prediction) if task.kind == "classify" else None
-        known = self._continents(draw.places, task)
-        continents = None if known is None else continent_table(task, known[rows.test], target, outcome.prediction)
-        self.breakdowns.append(Breakdown(**where, classes=classes, continents=continents))
-
-    def _continents(self, places: str, task: Task) -> npt.NDArray[np.int64] | None:
-        """The continent of each of a task's places; None, noted once, where the data for it is not installed."""
-        if self._no_continents:
-            return None
-        try:
-            if places not in self._known_continents:
-                self._known_continents[places] = find_continents(task)
-            return self._known_continents[places]
-        except TessearthError as error:
-            self._no_continents = f"there is no breakdown by continent: {error}"
-            self.skipped.append(Skipped(reason=self._no_continents))
-            return None
-
-
 DEFAULT_SPLITS = ("random", "10deg")
 DEFAULT_PROBES = ("ridge",)
 SIDE_BY_SIDE = frozenset(("ridge", "knn"))
@@ -293,7 +219,7 @@ def evaluate(
             raise UnknownNameError(f"no model to draw is called {label!r}{did_you_mean(label, labels)}")
     chosen = find_device(device)
     arguments = {
-        "models": {group.label: [_name_of(member) for member in group.members] for group in groups},
+        "models": {group.label: list(map(_name_of, group.members)) for group in groups},
         "tasks": [task.name if isinstance(task, Task) else task for task in names],
         "splits": list(splits),
         "probes": list(probes),
@@ -315,12 +241,18 @@ def evaluate(
 
 
 class Runner:
-    """Runs models and references over a plan."""
+    """Runs models and references over a plan, and takes what their probes predict one by one."""
 
     def __init__(
         self, plan: Plan, probes: Sequence[str], device: torch.device, cache: EmbeddingCache | None = None
     ) -> None:
         self.plan, self.probes, self.device, self.cache = plan, probes, device, cache
+        self.done = 0
+        self.scores: list[Score] = []
+        self.skipped: list[Skipped] = list(plan.skipped)
+        self.breakdowns: list[Breakdown] = []
+        self.predictions: Predictions = {}
+        self._known_continents: dict[str, npt.NDArray[np.int64] | None] = {}
 
     def run(
         self, groups: Sequence[ModelGroup], references: Sequence[str], arguments: dict[str, Any], progress: Progress
@@ -331,12 +263,12 @@ class Runner:
         start, created = time.perf_counter(), datetime.now(UTC)
         members = sum(len(group.members) for group in groups)
         total = self.plan.units() * (len(self.probes) * members + len(references))
-        recorder = Recorder(self.plan, total, progress)
-        models = [model for group in groups if (model := self._run_model(group, recorder)).members]
-        if not recorder.scores:
-            raise DataError(f"no model can be evaluated: {_first_reason(recorder.skipped[len(self.plan.skipped) :])}")
-        models += [self._run_reference(name, recorder) for name in references]
-        recorder.show("done")
+        self._show: Callable[[str], None] = lambda note: progress(self.done, total, note)
+        models = [model for group in groups if (model := self._run_model(group)).members]
+        if not self.scores:
+            raise DataError(f"no model can be evaluated: {_first_reason(self.skipped[len(self.plan.skipped) :])}")
+        models += [self._run_reference(name) for name in references]
+        self._show("done")
         results = Results(
             schema=SCHEMA,
             created=created.isoformat(timespec="seconds"),
@@ -346,36 +278,41 @@ class Runner:
             seconds=round(time.perf_counter() - start, 3),
             models=tuple(models),
             tasks=tuple(map(task_card, self.plan.tasks)),
-            scores=tuple(recorder.scores),
-            skipped=tuple(dict.fromkeys(recorder.skipped)),
-            breakdowns=tuple(recorder.breakdowns),
+            scores=tuple(self.scores),
+            skipped=tuple(dict.fromkeys(self.skipped)),
+            breakdowns=tuple(self.breakdowns),
         )
-        return results, recorder.predictions
+        return results, self.predictions
 
-    def _run_model(self, group: ModelGroup, recorder: Recorder) -> Model:
+    def _run_model(self, group: ModelGroup) -> Model:
         members: list[Member] = []
         for member in group.members:
-            recorder.show(f"{group.label}: loading")
-            done = recorder.done + self.plan.units() * len(self.probes)
+            self._show(f"{group.label}: loading")
+            done = self.done + self.plan.units() * len(self.probes)
             try:
                 embedder = member if isinstance(member, Embedder) else Embedder(member, device=self.device)
-                ran = self._run_member(group.label, len(members), embedder, recorder)
+                ran = self._run_member(group.label, len(members), embedder)
             except TessearthError as error:
-                recorder.skip_member(group.label, len(members), str(error), done)
+                failed = group.label, len(members)  # what it scored before it failed is dropped
+                self.scores = [row for row in self.scores if (row.model, row.member) != failed]
+                if not members:
+                    self.breakdowns = [row for row in self.breakdowns if row.model != group.label]
+                    self.predictions = {key: one for key, one in self.predictions.items() if key[0] != group.label}
+                self.skipped.append(Skipped(model=group.label, reason=str(error)))
+                self.done = done
                 continue
             members.append(ran)
         return Model(label=group.label, members=tuple(members))
 
-    def _run_member(self, label: str, number: int, embedder: Embedder, recorder: Recorder) -> Member:
+    def _run_member(self, label: str, number: int, embedder: Embedder) -> Member:
         embeddings = find_embeddings(embedder, self.plan, self.cache)
         start = time.perf_counter()
 
-        def work(draw: Draw) -> list[tuple[Source, Outcome]]:
-            sources = [Source(label, number, name, number == 0 and name == self.probes[0]) for name in self.probes]
+        def work(draw: Draw) -> list[tuple[str, Outcome]]:
             features = embeddings.at[draw.places]
-            return [(source, one) for source in sources for one in self._probe(source.probe, draw, features)]
+            return [(name, one) for name in self.probes for one in self._probe(name, draw, features)]
 
-        self._run_draws(label, work, recorder)
+        self._run_draws(label, number, work)
         return Member(
             name=embedder.name,
             fingerprint=embeddings.fingerprint,
@@ -385,20 +322,20 @@ class Runner:
             probing_seconds=round(time.perf_counter() - start, 3),
         )
 
-    def _run_reference(self, name: str, recorder: Recorder) -> Model:
+    def _run_reference(self, name: str) -> Model:
         """A reference on every draw; the untrained network's features are made once for all tasks at their places."""
-        source, start = Source(name, 0, OWN_PROBE, detailed=True), time.perf_counter()
+        start = time.perf_counter()
         network = RandomFeatures() if REFERENCES[name] is RandomNetwork else None
         features = embed_places(self.plan, lambda key: network.embed(self.plan.places[key].latlon)) if network else {}
         made = time.perf_counter() - start
 
-        def work(draw: Draw) -> list[tuple[Source, Outcome]]:
+        def work(draw: Draw) -> list[tuple[str, Outcome]]:
             if features:
-                return [(source, one) for one in self._probe("ridge", draw, features[draw.places])]
+                return [(OWN_PROBE, one) for one in self._probe("ridge", draw, features[draw.places])]
             rows, sides = draw.rows, Sides(draw.latlon[draw.rows.train], draw.latlon[draw.rows.test])
-            return [(source, run_alone(build_reference(name, task.kind), task, sides, rows)) for task in draw.tasks]
+            return [(OWN_PROBE, run_alone(REFERENCES[name](task.kind), task, sides, rows)) for task in draw.tasks]
 
-        self._run_draws(name, work, recorder)
+        self._run_draws(name, 0, work)
         member = Member(
             name=name,
             fingerprint="",
@@ -413,14 +350,52 @@ class Runner:
         sides = Sides(features[draw.rows.train], features[draw.rows.test])
         return run_probe(name, draw.tasks, sides, draw.rows, few=draw.few, device=self.device)
 
-    def _run_draws(self, label: str, work: Callable[[Draw], list[tuple[Source, Outcome]]], recorder: Recorder) -> None:
+    def _run_draws(self, label: str, number: int, work: Callable[[Draw], list[tuple[str, Outcome]]]) -> None:
         """Every draw: several at once on a CPU, one by one on a GPU and for probes that draw random numbers."""
         alone = self.device.type != "cpu" or not SIDE_BY_SIDE.issuperset(self.probes)
-        found = side_by_side(work, self.plan.draws, 1 if alone else torch.get_num_threads())
+        workers = 1 if alone else torch.get_num_threads()
+        found = map(work, self.plan.draws) if workers == 1 else side_by_side(work, self.plan.draws, workers)
         for draw, outcomes in zip(self.plan.draws, found, strict=True):
-            for source, outcome in outcomes:
-                recorder.take(source, draw, outcome)
-            recorder.show(f"{label}: {draw.rows.name}")
+            for probe, outcome in outcomes:
+                self._take(label, number, probe, draw, outcome)
+            self._show(f"{label}: {draw.rows.name}")
+
+    def _take(self, model: str, member: int, probe: str, draw: Draw, outcome: Outcome) -> None:
+        """Keep one outcome: its score, or why there is none; a detailed draw is broken down for one probe a model."""
+        self.done += 1
+        task, rows, target = outcome.task, draw.rows, outcome.task.target[draw.rows.test]
+        found, reason = np.nan, outcome.reason
+        if outcome.prediction is not None:
+            found = score(task.kind, target, outcome.prediction)
+            reason = f"the prediction in {rows.name} has no finite score"
+        if outcome.prediction is None or not np.isfinite(found):
+            self.skipped.append(Skipped(model=model, task=task.name, split=draw.split, reason=reason))
+            return
+        where: dict[str, Any] = {"model": model, "task": task.name, "split": draw.split, "draw": rows.name}
+        where["probe"] = probe
+        lengths: dict[str, Any] = {"train_rows": len(rows.train), "test_rows": len(rows.test)}
+        chosen = to_json(outcome.chosen)
+        self.scores.append(Score(**where, **lengths, member=member, score=found, chosen=chosen))
+        first = member == 0 and probe in (self.probes[0], OWN_PROBE)
+        if not first or (task.name, rows.name) not in self.plan.detailed:
+            return
+        self.predictions[model, task.name, draw.split] = Prediction(
+            task, rows.name, rows.test, outcome.prediction, found
+        )
+        classes = class_table(task, target, outcome.prediction) if task.kind == "classify" else None
+        known = self._continents(draw.places, task)
+        continents = None if known is None else continent_table(task, known[rows.test], target, outcome.prediction)
+        self.breakdowns.append(Breakdown(**where, classes=classes, continents=continents))
+
+    def _continents(self, places: str, task: Task) -> npt.NDArray[np.int64] | None:
+        """The continent of each of a task's places; None, noted, where the data for it is not installed."""
+        if places not in self._known_continents:
+            try:
+                self._known_continents[places] = find_continents(task)
+            except TessearthError as error:
+                self._known_continents[places] = None
+                self.skipped.append(Skipped(reason=f"there is no breakdown by continent: {error}"))
+        return self._known_continents[places]
 
 
 def _first_reason(skipped: Sequence[Any]) -> str:

@@ -16,6 +16,7 @@ from tessearth.encoder import TRAJECTORIES, SoftVoronoi, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, MissingExtraError
 from tessearth.explorer import schemas
 from tessearth.labels import LABELS, prepare_labels, world_rings
+from tessearth.plotting import moved_km, sample_sites, to_latlon, top_places
 from tessearth.sphere import (
     EARTH_RADIUS_KM,
     Cells,
@@ -110,43 +111,36 @@ def explain_places(encoder: SphericalVoronoiEncoder, latlon: Floats) -> Array:
     nearest = (xyz @ unit.T).topk(min(SHOWN_SITES, len(unit)), dim=-1).indices
     angle, order = angular_distance(xyz[:, None, :], unit[nearest]).sort(dim=-1)
     site = nearest.gather(-1, order)
-    columns = (
-        attention,
-        torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0),
-        site,
-        xyz_to_latlon(positions[site].double()),
-        angle * EARTH_RADIUS_KM,
-        torch.cat(weights, dim=-1).gather(-1, site),
-        sharpness[site],
-    )
+    entropy = torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0)
+    places, weight = xyz_to_latlon(positions[site].double()), torch.cat(weights, dim=-1).gather(-1, site)
+    columns = (attention, entropy, site, places, angle * EARTH_RADIUS_KM, weight, sharpness[site])
     found = np.empty(len(latlon), dtype=object)
-    found[:] = [_explain(*row) for row in zip(*(column.double().cpu().numpy() for column in columns), strict=True)]
+    rows = zip(*(column.double().cpu().numpy() for column in columns), strict=True)
+    for number, (shares, spread, *near) in enumerate(rows):
+        sites = [
+            schemas.NearSite(
+                site=int(site),
+                **_rounded_place(place),
+                distance_km=round(float(distance), 1),
+                weight=round(float(weight), 5),
+                sharpness=round(float(sharp), 2),
+            )
+            for site, place, distance, weight, sharp in zip(*near, strict=True)
+        ]
+        best = np.argsort(-shares, kind="stable")[:SHOWN_TOKENS]
+        tokens = [schemas.TokenShare(token=int(i), share=round(float(shares[i]), 5)) for i in best]
+        found[number] = {"support": _support(sites[0], spread), "tokens": tokens, "sites": sites}
     return found
 
 
-def _explain(
-    attention: Floats, entropy: float, site: Floats, latlon: Floats, distance_km: Floats, weight: Floats, sharp: Floats
-) -> dict[str, Any]:
-    """One place: its attention (T,), the entropy of its site weights, and its nearest sites, (n,) each."""
-    sites = [
-        schemas.NearSite(
-            site=int(site[i]),
-            **_rounded_place(latlon[i]),
-            distance_km=round(float(distance_km[i]), 1),
-            weight=round(float(weight[i]), 5),
-            sharpness=round(float(sharp[i]), 2),
-        )
-        for i in range(len(site))
-    ]
-    nearest_km = sites[0].distance_km
-    support = schemas.Support(
-        score=round(float(np.exp(-sites[0].sharpness * (nearest_km / EARTH_RADIUS_KM) ** 2 / 2)), 4),
-        nearest_km=nearest_km,
+def _support(nearest: schemas.NearSite, entropy: float) -> schemas.Support:
+    """The coverage of a place by its nearest site and the entropy of its site weights."""
+    angle = nearest.distance_km / EARTH_RADIUS_KM
+    return schemas.Support(
+        score=round(float(np.exp(-nearest.sharpness * angle**2 / 2)), 4),
+        nearest_km=nearest.distance_km,
         effective_sites=round(float(np.exp(entropy)), 1),
     )
-    best = np.argsort(-attention, kind="stable")[:SHOWN_TOKENS]
-    tokens = [schemas.TokenShare(token=int(i), share=round(float(attention[i]), 5)) for i in best]
-    return {"support": support, "tokens": tokens, "sites": sites}
 
 
 def answer_place(place: Floats, explained: Mapping[str, Any] | None = None) -> schemas.PlaceAnswer:
@@ -217,7 +211,6 @@ def answer_tokens(land: Land, field: npt.NDArray[np.float16]) -> schemas.TokensA
     attention = _read_at(field, land.latlon)
     use = measure_token_use(torch.from_numpy(attention))
     mean = use.mean.numpy()
-    xyz = latlon_to_xyz(torch.from_numpy(land.latlon)).numpy()
     tokens = []
     for i in np.argsort(-mean, kind="stable"):
         share = attention[:, i]
@@ -225,7 +218,7 @@ def answer_tokens(land: Land, field: npt.NDArray[np.float16]) -> schemas.TokensA
             schemas.TokenPlace(
                 share=round(float(share[row]), 5), **_rounded_place(land.latlon[row]), **_class_words(land.labels, row)
             )
-            for row in _strongest_apart(share, xyz)
+            for row in top_places(land.latlon, share, SHOWN_PLACES, PLACES_APART_KM / EARTH_RADIUS_KM)
         ]
         highest, favoured = round(float(share.max()), 5), _favoured_climate(share, land.labels)
         token = schemas.Token(
@@ -255,19 +248,6 @@ def _favoured_climate(share: Features, labels: Mapping[str, Array]) -> str | Non
     return _word("climate", int(np.argmax(np.where(frequent, sums / np.maximum(counts, 1), -1))))
 
 
-def _strongest_apart(share: Features, xyz: Floats) -> list[int]:
-    """Rows of the highest shares, no two places (N, 3) near each other."""
-    chosen: list[int] = []
-    free = np.ones(len(share), dtype=bool)
-    for row in np.argsort(-share, kind="stable"):
-        if free[row]:
-            chosen.append(int(row))
-            if len(chosen) == SHOWN_PLACES:
-                break
-            free &= xyz @ xyz[row] < np.cos(PLACES_APART_KM / EARTH_RADIUS_KM)
-    return chosen
-
-
 def answer_outlines() -> object:
     """Coasts and borders as GeoJSON, with the detail of a world map."""
     lines = [ring[:, ::-1].round(2).tolist() for ring in world_rings()]
@@ -293,23 +273,18 @@ def find_trajectory(model: str | PathLike[str]) -> Path | None:
 
 def describe_migration(record: Trajectory, *, share: float, frames: int, seed: int) -> schemas.MigrationAnswer:
     """A seeded share of the sites over evenly chosen frames, always with the first and the last."""
-    if not 0 < share <= 1:
-        raise ConfigError(f"share is {share:g}; it must lie above 0 and be at most 1")
     if not 2 <= frames <= MOST_FRAMES:
         raise ConfigError(f"frames is {frames}; it must lie between 2 and {MOST_FRAMES}")
     if seed < 0:
         raise ConfigError(f"seed is {seed}; it must be 0 or more")
-    count = record.positions.shape[1]
-    chosen = np.sort(np.random.default_rng(seed).permutation(count)[: max(1, round(share * count))])
+    chosen = sample_sites(record.positions.shape[1], share, seed)
     shown = np.unique(np.linspace(0, len(record.steps) - 1, frames).round().astype(np.int64))
-    positions = torch.from_numpy(record.positions[:, chosen].astype(np.float64))
-    latlon = xyz_to_latlon(positions[torch.from_numpy(shown)]).numpy()
-    ends = F.normalize(positions[[0, -1]], dim=-1)
-    moved_km = angular_distance(ends[0], ends[1]).numpy() * EARTH_RADIUS_KM
+    positions = record.positions[:, chosen].astype(np.float64)
+    latlon = to_latlon(positions[shown])
     return schemas.MigrationAnswer(
         steps=record.steps[shown].tolist(),
         sites=chosen.tolist(),
         lat=latlon[..., 0].round(3).tolist(),
         lon=latlon[..., 1].round(3).tolist(),
-        moved_km=moved_km.round(1).tolist(),
+        moved_km=moved_km(positions).round(1).tolist(),
     )

@@ -23,35 +23,27 @@ class ServeSettings:
 
     max_points: int = 65_536
     """Places in one request."""
-
     max_pending_points: int = 131_072
     """Places of all requests that wait for the model; beyond that the answer is 503."""
-
     max_body_bytes: int = 8 * 2**20
     """Size of a request's body."""
-
     max_labels: int = 20_000
     """Labelled places that a probe is fitted on."""
-
     rate: float = 1000.0
     """Requests a second from one client, twice as many in one burst; 0 sets no limit."""
-
     timeout_s: float = 60.0
     """Seconds after which a request is given up and answered with 503."""
-
     body_timeout_s: float = 15.0
     """Seconds after which a body that is still arriving is answered with 408."""
-
     api_key: str | None = None
     """The key every request must carry (as X-API-Key, Bearer token or the page's cookie); None asks for none."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "max_points", "max_pending_points", "max_body_bytes", "max_labels")
+        check_at_least(self, 0, "rate")
         for name in ("timeout_s", "body_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
-        if not self.rate >= 0:
-            raise ConfigError(f"rate is {self.rate}; it must be 0 (no limit) or more requests a second")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.strip()):
             raise ConfigError("the API key must be plain ASCII text and not empty")
 

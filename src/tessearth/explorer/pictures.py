@@ -104,9 +104,9 @@ def to_rgb(colours: tuple[str, ...] | list[str]) -> Bytes:
     return np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in colours], dtype=np.uint8)
 
 
-def ramp(stops: tuple[str, ...], size: int = 256) -> Bytes:
-    """Colours between stops as a table (size, 3)."""
-    at, rgb = np.linspace(0, len(stops) - 1, size), to_rgb(stops).astype(np.float64)
+def ramp(stops: tuple[str, ...]) -> Bytes:
+    """Colours between stops as a table (256, 3)."""
+    at, rgb = np.linspace(0, len(stops) - 1, 256), to_rgb(stops).astype(np.float64)
     channels = [np.interp(at, np.arange(len(stops)), rgb[:, i]) for i in range(3)]
     return np.stack(channels, axis=-1).round().astype(np.uint8)
 
@@ -168,13 +168,12 @@ def base_tile(tile: Tile) -> bytes:
     return encode_png(rgb.round().astype(np.uint8) & KEPT_BITS)
 
 
-def warm_base(deepest: int = 2) -> None:
+def warm_base() -> None:
     """Draw the tiles shown first, where there are pictures."""
     if has_pictures():
         whole_earth()
-        for zoom in range(deepest + 1):
-            for number in range(4**zoom):
-                base_tile(Tile(zoom, number % 2**zoom, number // 2**zoom))
+        for tile in (Tile(z, x, y) for z in range(3) for y in range(2**z) for x in range(2**z)):
+            base_tile(tile)
 
 
 def picture_of(place: Floats) -> bytes:

@@ -15,14 +15,7 @@ import numpy.typing as npt
 from tessearth.embedding import Embedder, EmbeddingCache, land_places, places_key
 from tessearth.encoder import SoftVoronoi, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
-from tessearth.explorer.answers import (
-    Land,
-    answer_place,
-    explain_places,
-    find_labels,
-    find_trajectory,
-    site_fields,
-)
+from tessearth.explorer.answers import Land, answer_place, explain_places, find_labels, find_trajectory, site_fields
 from tessearth.explorer.limits import Recent, ServeSettings
 from tessearth.explorer.pictures import warm_base
 from tessearth.explorer.probes import FittedProbe

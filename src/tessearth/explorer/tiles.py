@@ -57,17 +57,6 @@ def scale_layer(
     return Layer(key, field, values, paint, legend)
 
 
-def cosines(unit: Array) -> Callable[[Array], Array]:
-    """A function from embeddings (N, D) to their cosines with one of unit length (D,), (N, 1)."""
-
-    def values(rows: Array) -> Array:
-        wide = rows.astype(np.float32)
-        length = np.sqrt(np.einsum("nd,nd->n", wide, wide))
-        return np.asarray((wide @ unit) / np.maximum(length, 1e-12))[:, None]
-
-    return values
-
-
 class Tiles:
     """Draws layers of a served model, and keeps the recent ones."""
 
@@ -178,6 +167,12 @@ class Tiles:
         keys = self.served.land.keys
         (query,) = await self.served.embed(place[None])
         unit = (query / max(float(np.linalg.norm(query)), 1e-12)).astype(np.float32)
+
+        def cosines(rows: Array) -> Array:
+            wide = rows.astype(np.float32)
+            length = np.sqrt(np.einsum("nd,nd->n", wide, wide))
+            return np.asarray((wide @ unit) / np.maximum(length, 1e-12))[:, None]
+
         legend = Legend(
             kind="scale",
             title="Likeness",
@@ -187,7 +182,7 @@ class Tiles:
             colours=list(pictures.HEAT),
             note="The similarity of each place to the one chosen.",
         )
-        return self._similar.put(key, scale_layer(key, "embedding", cosines(unit), legend, 1.0))
+        return self._similar.put(key, scale_layer(key, "embedding", cosines, legend, 1.0))
 
     def _on_land(self, name: FieldName) -> Array:
         """A map's rows on land (n, C): seas, where nothing was learned, must not set the scale."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tessearth import plotting
 from tessearth.encoder import TRAJECTORIES, read_trajectory
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, DataError
 from tessearth.evaluation import split_names
 from tessearth.figures.request import Request, find_run, predict, read_metrics, read_scores, score_top_k
 from tessearth.plotting import Floats, Pixels, Score, View
@@ -130,7 +130,7 @@ def _tokens_sheet(request: Request) -> Any:
     height = rows * (width / SHEET_COLUMNS * shape[0] / shape[1] + 0.42) + 1.2
     figure, axes = plotting.new_figure(width, height, rows, SHEET_COLUMNS)
     for axis, token in zip(np.ravel(axes), chosen, strict=False):
-        peak = _peak(attention[:, token])
+        peak = max(float(np.percentile(attention[:, token], 99.5)), 1e-9)  # but for half a percent of places
         share = np.minimum(attention[:, token] / peak, 1.0)
         drawn = plotting.draw_token_map(axis, pixels, share, request.view, plain=True, highest=1.0)
         axis.set_title(f"token {token} (to {100 * peak:.2g} %)", fontsize=6, pad=1.5)
@@ -146,14 +146,17 @@ def _tokens_best(request: Request) -> Any:
     on_land = plotting.land_at(pixels, request.view)
     land, beneath = pixels.latlon[on_land], attention[on_land[pixels.shown]]
     chosen = plotting.most_telling(beneath, min(BEST_TOKENS, attention.shape[1]))
-    tops = [plotting.top_places(land, beneath[:, token], TOP_TILES) for token in chosen]
+    tops = [land[plotting.top_places(land, beneath[:, token], TOP_TILES)] for token in chosen]
+    if min(map(len, tops)) < TOP_TILES:
+        raise DataError(f"fewer than {TOP_TILES} places on the map's land lie apart from each other; show more of it")
     tiles = request.tiles(np.concatenate(tops))
     pictures = tiles.pictures.reshape(len(chosen), TOP_TILES, *tiles.pictures.shape[1:])
     width = request.width_cm or plotting.PAGE_CM
     figure, _ = plotting.new_figure(width, 0.62 * width)
     figure.clear()
     for part, token, latlon, shown in zip(figure.subfigures(2, 2).flat, chosen, tops, pictures, strict=False):
-        _tiles_over_map(part, request.view, pixels, attention[:, token], latlon, shown, token)
+        axes = _tiles_over_map(part, request.view, pixels, attention[:, token], latlon, shown)
+        axes["tile1"].set_title(f"token {token}", pad=2)
     scale = f"tiles {tiles.km:,.0f} km wide, " if tiles.km else ""
     figure.suptitle(f"{scale}at the places on land that attend most to each token (circles)", fontsize=7)
     return figure
@@ -185,21 +188,12 @@ def _performance(request: Request) -> Any:
 def _scores(request: Request) -> Sequence[Score]:
     """The scores of the table, or those of the model with fewer sites kept."""
     if request.table is not None:
-        return read_scores(Path(request.table), request.x, _values_of_runs(request.also))
+        return read_scores(Path(request.table), request.x)
     if request.x != "top_k":
         raise ConfigError("performance is drawn from a table: give --table FILE, and what was varied with --set x=NAME")
     sites = len(request.positions())
     kept = [*(4**i for i in range(16) if 4**i < sites), sites]  # 1, 4, 16 ... and all
     return score_top_k(request.model, kept, device=request.device)
-
-
-def _values_of_runs(text: str) -> dict[str, float]:
-    """What other runs of a study had: "base=4096,long=1024"."""
-    try:
-        pairs = [part.rpartition("=") for part in text.split(",") if part]
-        return {name: float(value) for name, _, value in pairs}
-    except ValueError:
-        raise ConfigError(f"also is {text!r}; give RUN=VALUE with commas, such as base=4096,long=1024") from None
 
 
 def _predictions(request: Request) -> Any:
@@ -208,10 +202,8 @@ def _predictions(request: Request) -> Any:
     return plotting.draw_predictions(told, request.view, width_cm=request.width_cm or plotting.PAGE_CM)
 
 
-def _tiles_over_map(
-    part: Any, view: View, pixels: Pixels, attention: Array, latlon: Floats, tiles: Array, token: int
-) -> None:
-    """One token: its top tiles in a row, its map below with the tiles' places on it."""
+def _tiles_over_map(part: Any, view: View, pixels: Pixels, attention: Array, latlon: Floats, tiles: Array) -> Any:
+    """The axes of one token: its top tiles in a row, its map below with the tiles' places on it."""
     axes = part.subplot_mosaic([[f"tile{i}" for i in range(len(tiles))], ["map"] * len(tiles)], height_ratios=(1, 1.45))
     for i, (tile, (lat, lon)) in enumerate(zip(tiles, latlon, strict=True)):
         axis = axes[f"tile{i}"]
@@ -221,16 +213,11 @@ def _tiles_over_map(
         axis.set_xlabel(
             f"{abs(lat):.0f}°{'N' if lat >= 0 else 'S'} {abs(lon):.0f}°{'E' if lon >= 0 else 'W'}", labelpad=1.5
         )
-    axes["tile1" if len(tiles) > 1 else "tile0"].set_title(f"token {token}", pad=2)
     drawn = plotting.draw_token_map(axes["map"], pixels, attention, view, plain=True)
     points = view.project(latlon)
     axes["map"].scatter(*points.T, s=9, facecolors="none", edgecolors="#56B4E9", linewidths=0.9, zorder=6)
     plotting.add_colour_bar(axes["map"], drawn, "attention (%)", location="right", shrink=0.8, aspect=16, extend="max")
-
-
-def _peak(attention: Array) -> float:
-    """A token's highest attention, but for the last half percent of places."""
-    return max(float(np.percentile(attention, 99.5)), 1e-9)
+    return axes
 
 
 KINDS: Registry[Kind] = Registry(
@@ -261,7 +248,7 @@ KINDS: Registry[Kind] = Registry(
         "tokens": Kind("the maps of the 48 tokens used most", _tokens_sheet, ("columns",)),
         "token-use": Kind("mean attention of every token, effective tokens and entropy", _token_use),
         "predictions": Kind("the predictions of probes and the truth", _predictions, ("task", "models")),
-        "performance": Kind("scores against what was varied (--table)", _performance, ("x", "also")),
+        "performance": Kind("scores against what was varied (--table)", _performance, ("x",)),
         "training": Kind("losses and retrieval along a run (--run)", _training),
     },
 )

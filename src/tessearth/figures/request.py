@@ -16,7 +16,7 @@ from tessearth import evaluation
 from tessearth.devices import find_device
 from tessearth.embedding import Embedder
 from tessearth.encoder import TRAJECTORIES
-from tessearth.errors import ConfigError, CoordinateError, DataError, TableError
+from tessearth.errors import ConfigError, CoordinateError, DataError, TableError, first_line
 from tessearth.evaluation import Outcome, Task
 from tessearth.imagery import FeatureStore, SourceRecipe, build_source, to_picture
 from tessearth.plotting import COLUMN_CM, SHARE, Floats, Pixels, Predicted, Score, View, build_view, new_figure
@@ -27,9 +27,6 @@ from tessearth.zoo import shipped_folder
 Array = npt.NDArray[Any]
 
 METRICS_FILE, STORE = "metrics.jsonl", "features"
-MEANS = "-means"
-"""How a study's rows name the two means of a split: of accuracies, then of R2."""
-
 EXPLAIN_AT_ONCE = 8192
 """Places whose attention is computed in one call, which bounds the memory of their site weights."""
 BRIGHTENED = 0.7
@@ -58,9 +55,7 @@ class Settings:
     models: str = ""
     """Encoders drawn next to the model in prediction maps, with commas between them."""
     x: str = "sites"
-    """What was varied: sites, tokens, places, top_k; K or T of a study."""
-    also: str = ""
-    """What other runs of a study had, such as "base=4096,long=1024"."""
+    """What was varied: sites, tokens, places, top_k."""
 
 
 @dataclass(kw_only=True)
@@ -73,7 +68,7 @@ class Request(Settings):
     run: str | None = None
     """The folder of a training run; None is the one the model's weights lie in."""
     table: str | None = None
-    """A file of scores: csv, or a study's jsonl."""
+    """A csv file of scores."""
     width_cm: float | None = None
     predicted: Predicted | None = None
     """Predictions already at hand; otherwise they are worked out."""
@@ -181,77 +176,43 @@ def find_run(model: str, run: str | None) -> Path:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics, in the order they were written."""
-    rows = _read_rows(folder / METRICS_FILE)
-    if not any("training" in row for row in rows):
-        raise DataError(f"{folder / METRICS_FILE} has no row of training losses")
-    return rows
-
-
-def read_scores(path: Path, x: str, also: Mapping[str, float] | None = None) -> list[Score]:
-    """Scores against what was varied, from a csv or a study's jsonl.
-
-    A csv has a column `x` names ("sites"), and accuracy and r2, one or both; split may be a fourth. A study's rows are
-    named "K-1024": `x` is what stands before the number, and `also` says what other runs ("base") had, as in
-    {"base": 4096}.
-    """
-    scores = _from_study(path, x, also or {}) if path.suffix == ".jsonl" else _from_csv(path, x)
-    if len({score.x for score in scores}) < 2:
-        raise TableError(f"{path} has {len({score.x for score in scores})} values of {x}; a curve needs at least 2")
-    return sorted(scores)
-
-
-def _from_csv(path: Path, x: str) -> list[Score]:
-    try:
-        table = pa.csv.read_csv(path)
-    except (OSError, pa.ArrowException) as error:
-        raise TableError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
-    names = table.column_names
-    if x not in names or not {"accuracy", "r2"} & set(names):
-        raise TableError(f"{path} has columns {', '.join(names)}; it needs {x}, and accuracy or r2 or both")
-    try:
-        return [
-            Score(float(row[x]), str(row.get("split", "")), _number(row.get("accuracy")), _number(row.get("r2")))
-            for row in table.to_pylist()
-        ]
-    except (TypeError, ValueError):
-        raise TableError(f"{path} has text or blanks where numbers belong ({x}, accuracy, r2)") from None
-
-
-def _from_study(path: Path, x: str, also: Mapping[str, float]) -> list[Score]:
-    scores = []
-    for row in _read_rows(path):
-        name = str(row.get("run", ""))
-        value = also.get(name, _after(name, f"{x}-"))
-        if value is None:
-            continue
-        for key, means in row.items():
-            if key.endswith(MEANS):
-                accuracy, r2 = means
-                scores.append(Score(value, key.removesuffix(MEANS), float(accuracy), float(r2)))
-    return scores
-
-
-def _after(name: str, prefix: str) -> float | None:
-    try:
-        return float(name.removeprefix(prefix)) if name.startswith(prefix) else None
-    except ValueError:
-        return None
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None or value == "" else float(value)
-
-
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+    path = folder / METRICS_FILE
     try:
         rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as one JSON object a line: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{path} cannot be read as one JSON object a line: {first_line(error)}") from None
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{path} holds no JSON objects, one a line")
+    if not any("training" in row for row in rows):
+        raise DataError(f"{path} has no row of training losses")
     return rows
+
+
+def read_scores(path: Path, x: str) -> list[Score]:
+    """Scores from a csv: a column `x` names ("sites"), and accuracy and r2, one or both; split may be a fourth."""
+    try:
+        table = pa.csv.read_csv(path)
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(f"cannot read {path}: {first_line(error)}") from None
+    names = table.column_names
+    if x not in names or not {"accuracy", "r2"} & set(names):
+        raise TableError(f"{path} has columns {', '.join(names)}; it needs {x}, and accuracy or r2 or both")
+    try:
+        scores = [
+            Score(float(row[x]), str(row.get("split", "")), _number(row.get("accuracy")), _number(row.get("r2")))
+            for row in table.to_pylist()
+        ]
+    except (TypeError, ValueError):
+        raise TableError(f"{path} has text or blanks where numbers belong ({x}, accuracy, r2)") from None
+    if len({score.x for score in scores}) < 2:
+        raise TableError(f"{path} has {len({score.x for score in scores})} values of {x}; a curve needs at least 2")
+    return sorted(scores)
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None or value == "" else float(value)
 
 
 TOP_K_TASKS = ("koppen", "country", "temperature", "elevation")

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.imagery.image_encoders.base import ImageEncoder
-from tessearth.imagery.reading import Chunk, PlaceReader, build_places, build_source, load_or_fit_encoder, read_ahead
+from tessearth.imagery.reading import Chunk, build_places, build_source, load_or_fit_encoder, read_ahead, read_tiles
 from tessearth.imagery.recipe import FeatureRecipe, made_with
 from tessearth.imagery.source import Source
 from tessearth.imagery.store import (
@@ -97,9 +98,10 @@ def build_store(
         finished = count - sum(len(rows[number]) for number in missing)
         report = progress or (lambda done, total: None)
         report(finished, count)
-        reader, waiting = PlaceReader(sources, places.latlon, recipe), ((number, rows[number]) for number in missing)
+        read = partial(read_tiles, sources, places.latlon, recipe)
+        waiting = ((number, rows[number]) for number in missing)
         with (
-            contextlib.closing(read_ahead(reader, waiting, threads=readers, processes=processes)) as chunks,
+            contextlib.closing(read_ahead(read, waiting, threads=readers, processes=processes)) as chunks,
             open_pool("threads", WRITERS, advice="run it again") as writers,
         ):
             encoded = (

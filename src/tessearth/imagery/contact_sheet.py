@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError
-from tessearth.imagery.reading import PlaceReader, build_source
+from tessearth.imagery.reading import build_source, read_tiles
 from tessearth.imagery.store import FeatureStore
 from tessearth.packages import require
 from tessearth.storage import atomic_write
@@ -30,8 +30,7 @@ def draw_contact_sheet(store: FeatureStore, path: str | Path, *, count: int = 48
     draw = require("PIL.ImageDraw", extra="data", what="drawing a contact sheet")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(store.latlon))[:count])
     sources = [build_source(recipe) for recipe in store.recipe.sources]
-    reader = PlaceReader(sources, store.latlon, store.recipe)
-    per_place = [reader.read(range(row, row + 1)) for row in chosen]
+    per_place = [read_tiles(sources, store.latlon, store.recipe, range(row, row + 1)) for row in chosen]
     blocks = [
         (
             f"{recipe.kind}, view {view}",

@@ -1,7 +1,7 @@
 """Sources, places and encoders built from a recipe, and the tiles of places by view."""
 
 import inspect
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -48,11 +48,9 @@ def build_places(recipe: PlacesRecipe, source: Source, kind: str) -> Places:
     else:
         rest = round(recipe.elsewhere * recipe.count)
         latlon = np.concatenate((sample_land(recipe.count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
-    split = split_places(
+    held_out = split_places(
         latlon, validation=recipe.validation, seed=recipe.seed, block_degrees=recipe.validation_block_degrees
     )
-    held_out = np.zeros(len(latlon), dtype=np.bool_)
-    held_out[split.validation] = True
     if held_out.all():
         raise ConfigError(f"all {len(latlon)} places would be held out for validation; draw more, or hold out fewer")
     return Places(latlon, held_out)
@@ -93,53 +91,45 @@ def centre_crop_of(tiles: Tiles, crop: int | None) -> Tiles:
     return tiles if crop is None else np.ascontiguousarray(centre_crop(torch.from_numpy(tiles), crop).numpy())
 
 
-class PlaceReader:
-    """Reads the tiles of consecutive places, by source and view."""
+def read_tiles(sources: list[Source], latlon: npt.NDArray[np.float64], recipe: FeatureRecipe, rows: range) -> Chunk:
+    """The tiles of some rows of the places, by source and view.
 
-    def __init__(self, sources: list[Source], latlon: npt.NDArray[np.float64], recipe: FeatureRecipe) -> None:
-        self.sources, self.latlon, self.recipe = sources, latlon, recipe
-
-    def read(self, rows: range) -> Chunk:
-        """Tiles of some rows of the places.
-
-        A view is drawn from the seed, the place's row and the view's number, never from the batch it is read in.
-        """
-        return [
-            self._views(source.tiles(self.latlon[rows.start : rows.stop]), recipe, rows)
-            for source, recipe in zip(self.sources, self.recipe.sources, strict=True)
-        ]
-
-    def _views(self, tiles: Tiles, recipe: SourceRecipe, rows: range) -> list[Tiles]:
-        pixels, seed, settings = torch.from_numpy(tiles), self.recipe.seed, self.recipe.augmentation
+    A view is drawn from the seed, the place's row and the view's number, never from the batch it is read in.
+    """
+    chunk = []
+    for source, crop in zip(sources, [each.crop for each in recipe.sources], strict=True):
+        tiles = source.tiles(latlon[rows.start : rows.stop])
+        pixels, seed, settings = torch.from_numpy(tiles), recipe.seed, recipe.augmentation
         others = [
-            augment(pixels, indices=rows, view=view, seed=seed, size=recipe.crop, settings=settings).numpy()
-            for view in range(1, self.recipe.views)
+            augment(pixels, indices=rows, view=view, seed=seed, size=crop, settings=settings).numpy()
+            for view in range(1, recipe.views)
         ]
-        return [centre_crop_of(tiles, recipe.crop), *others]
+        chunk.append([centre_crop_of(tiles, crop), *others])
+    return chunk
 
 
 def read_ahead(
-    reader: PlaceReader, chunks: Iterable[tuple[int, range]], *, threads: int = 2, processes: int = 0
+    read: Callable[[range], Chunk], chunks: Iterable[tuple[int, range]], *, threads: int = 2, processes: int = 0
 ) -> Generator[tuple[int, Chunk], None, None]:
-    """Numbered chunks of rows in order, read while the ones before them are worked on; processes go before threads.
+    """Numbered chunks of rows in order, read while the ones before are worked on; processes go before threads.
 
     Threads share one interpreter, which lets few of them work at once; processes share nothing, but take seconds to
     start.
     """
     workers = max(1, processes or threads)
-    kind, setup = ("processes", partial(_begin_reading, reader)) if processes else ("threads", None)
+    kind, setup = ("processes", partial(_begin_reading, read)) if processes else ("threads", None)
     with open_pool(kind, workers, setup=setup, advice="run it again with fewer --processes") as pool:  # type: ignore[arg-type]
-        yield from pool.run(_read if processes else reader.read, chunks, at_once=workers + 1)
+        yield from pool.run(_read if processes else read, chunks, at_once=workers + 1)
 
 
-_readers: list[PlaceReader] = []
-"""In a process that reads: its reader, which keeps decoded imagery from chunk to chunk."""
+_readers: list[Callable[[range], Chunk]] = []
+"""In a process that reads: what it reads by, which keeps decoded imagery from chunk to chunk."""
 
 
-def _begin_reading(reader: PlaceReader) -> None:
+def _begin_reading(read: Callable[[range], Chunk]) -> None:
     one_torch_thread()
-    _readers[:] = [reader]
+    _readers[:] = [read]
 
 
 def _read(rows: range) -> Chunk:
-    return _readers[0].read(rows)
+    return _readers[0](rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tessearth.errors import ConfigError, UnknownNameError
-from tessearth.settings import did_you_mean, from_plain
+from tessearth.settings import check_at_least, check_share, did_you_mean, from_plain
 from tessearth.version import __version__
 
 RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
@@ -44,11 +44,8 @@ class PlacesRecipe:
     """Hold out whole blocks of this side instead of single places."""
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ConfigError(f"places.count is {self.count}; it must be at least 1")
-        for name in ("validation", "elsewhere"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"places.{name} is {getattr(self, name)}; it must lie in [0, 1)")
+        check_at_least(self, 1, "count", where="places.")
+        check_share(self, "validation", "elsewhere", where="places.")
         if self.elsewhere and self.where != "land":
             raise ConfigError(f"places.elsewhere adds to places over land, but places.where is {self.where!r}")
 
@@ -80,8 +77,8 @@ class ViewSettings:
     flip: bool = True
     """Mirror left to right and top to bottom, each for half of the views."""
 
-    rotation: Literal["none", "quarter", "any"] = "quarter"
-    """Turn not at all, by a multiple of 90 degrees (exact), or by any angle (bilinear, corners mirrored in)."""
+    rotation: Literal["none", "quarter"] = "quarter"
+    """Turn not at all, or by a multiple of 90 degrees, which is exact."""
 
     blur_share: float = 0.5
     """The share of views that are blurred."""
@@ -90,8 +87,7 @@ class ViewSettings:
     """From how little to how much, as the Gaussian's standard deviation in pixels."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.blur_share <= 1:
-            raise ConfigError(f"blur_share is {self.blur_share}; it must lie in [0, 1]")
+        check_share(self, "blur_share", may_be_one=True)
         if not 0 < self.blur_pixels[0] <= self.blur_pixels[1]:
             raise ConfigError(f"blur_pixels is {self.blur_pixels}; give the least, above 0, and the most")
 
@@ -133,13 +129,9 @@ class FeatureRecipe:
     def __post_init__(self) -> None:
         if not self.sources:
             raise ConfigError("features.sources is empty; name at least one source of imagery")
-        for name in ("views", "fit_places"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"features.{name} is {getattr(self, name)}; it must be at least 1")
-        if self.pca < 0:
-            raise ConfigError(f"features.pca is {self.pca}; it must be 0 or more")
-        if not 0 <= self.flattening <= 1:
-            raise ConfigError(f"features.flattening is {self.flattening}; it must lie in [0, 1]")
+        check_at_least(self, 1, "views", "fit_places", where="features.")
+        check_at_least(self, 0, "pca", where="features.")
+        check_share(self, "flattening", where="features.", may_be_one=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values as JSON gives them back."""

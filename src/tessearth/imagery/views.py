@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import DataError
@@ -22,10 +21,8 @@ DRAWS = 8
 
 
 class ViewParameters(NamedTuple):
-    """What happens to each of N tiles, in this order: rotate, crop, turn, flip, blur; (N,) each."""
+    """What happens to each of N tiles, in this order: crop, turn, flip, blur; (N,) each."""
 
-    angle: Tensor
-    """Turn about the centre in radians, counter-clockwise."""
     top: Tensor
     """Where the crop begins, as a share of the room there is."""
     left: Tensor
@@ -55,8 +52,6 @@ def augment(
         raise DataError(f"{len(indices)} indices were given for {len(tiles)} tiles; give one for each")
     settings = settings or ViewSettings()
     drawn = view_parameters(seed, indices, view, settings)
-    if settings.rotation == "any":
-        tiles = rotate(tiles, drawn.angle)
     if size is not None:
         tiles = crop(tiles, size, drawn.top, drawn.left)
     if settings.rotation == "quarter":
@@ -77,11 +72,10 @@ def view_parameters(
     places = np.fromiter(indices, dtype=np.int64).astype(np.uint64)
     state = mix(mix_seed(seed) ^ np.uint64(view % 2**64))
     hashed = mix(mix(state ^ places) ^ np.arange(1, DRAWS + 1, dtype=np.uint64)[:, None])
-    angle, top, left, turns, mirrored, upside_down, blurred, blur = torch.from_numpy(to_unit(hashed))
+    _, top, left, turns, mirrored, upside_down, blurred, blur = torch.from_numpy(to_unit(hashed))
     least, most = chosen.blur_pixels
-    none = torch.zeros_like(angle)
+    none = torch.zeros_like(top)
     return ViewParameters(
-        angle=2 * math.pi * angle if chosen.rotation == "any" else none,
         top=top,
         left=left,
         turns=(4 * turns).long() if chosen.rotation == "quarter" else none.long(),
@@ -114,23 +108,14 @@ def flip(tiles: Tensor, mirrored: Tensor, upside_down: Tensor) -> Tensor:
 
 def quarter_turn(tiles: Tensor, turns: Tensor) -> Tensor:
     """Turn square tiles counter-clockwise by quarters, (N,)."""
-    _check_square(tiles)
+    height, width = tiles.shape[-2:]
+    if height != width:
+        raise DataError(f"tiles of {height} x {width} pixels cannot be turned; only square ones can")
     turned = tiles.clone()
     for quarters in (1, 2, 3):
         chosen = turns % 4 == quarters
         turned[chosen] = tiles[chosen].rot90(quarters, (2, 3))
     return turned
-
-
-def rotate(tiles: Tensor, angle: Tensor) -> Tensor:
-    """Turn square tiles counter-clockwise about their centre by radians (N,); what lies outside is mirrored in."""
-    _check_square(tiles)
-    size = tiles.shape[-1]
-    axis = ((2 * torch.arange(size) + 1) / size - 1).to(tiles)
-    cosine, sine = (part.to(tiles)[:, None, None] for part in (angle.cos(), angle.sin()))
-    across, down = axis, axis[:, None]
-    grid = torch.stack((cosine * across - sine * down, sine * across + cosine * down), dim=-1)
-    return F.grid_sample(tiles, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
 def blur(tiles: Tensor, deviation: Tensor, reach: int) -> Tensor:
@@ -165,9 +150,3 @@ def _room(tiles: Tensor, size: int) -> tuple[int, int]:
     if not 1 <= size <= min(height, width):
         raise DataError(f"tiles of {height} x {width} pixels cannot be cropped to {size}; choose from 1 to their side")
     return height - size, width - size
-
-
-def _check_square(tiles: Tensor) -> None:
-    height, width = tiles.shape[-2:]
-    if height != width:
-        raise DataError(f"tiles of {height} x {width} pixels cannot be turned; only square ones can")

@@ -7,11 +7,8 @@ makes a new file; a damaged file is made again. Several programs may prepare the
 and the last rename wins, with the same content. Where the cache cannot be written, arrays are kept in memory only.
 """
 
-import base64
 import contextlib
-import functools
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,23 +100,8 @@ def source_file(source: str, name: str) -> Path:
 
 
 def source_hashes(source: str) -> dict[str, str]:
-    """The SHA-256 of every file of a source, by its path inside the package.
-
-    The installer's record is trusted here, so that finding a prepared table does not read 130 MB; `check_source`
-    compares it with the files before they are read.
-    """
-    card = SOURCES[source]
-    recorded = _recorded_hashes(card.distribution)
-    found = {name: source_file(source, name) for name in card.files}
-    return {name: recorded.get(f"{card.module}/{name}") or file_sha256(path) for name, path in found.items()}
-
-
-def check_source(source: str) -> None:
-    """Refuse a package file that was changed after its installation."""
-    for name, expected in source_hashes(source).items():
-        if file_sha256(source_file(source, name)) != expected:
-            package = SOURCES[source].distribution
-            raise DataError(f"{name} in the package {package} was changed after it was installed; reinstall {package}")
+    """The SHA-256 of every file of a source, by its path inside the package."""
+    return {name: file_sha256(source_file(source, name)) for name in SOURCES[source].files}
 
 
 def describe_source(source: str) -> dict[str, Any]:
@@ -136,17 +118,6 @@ def describe_source(source: str) -> dict[str, Any]:
         with np.load(source_file(source, OUTLINE_FILE), allow_pickle=False) as parts:
             row["made_from"] = json.loads(parts["header"].tobytes())["about"]
     return row
-
-
-@functools.cache
-def _recorded_hashes(distribution: str) -> dict[str, str]:
-    """Path to hexadecimal SHA-256, for the files whose hash the installer kept."""
-    try:
-        files = importlib.metadata.files(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
-        return {}
-    kept = {file.as_posix(): file.hash for file in files if file.hash is not None and file.hash.mode == "sha256"}
-    return {path: base64.urlsafe_b64decode(hash_.value + "=").hex() for path, hash_ in kept.items()}
 
 
 class Prepared(NamedTuple):
@@ -181,8 +152,6 @@ def load_prepared(
     path = prepared_path(name, sources, settings)
     with contextlib.suppress(DataError):  # missing or damaged: it is a cache, so it is made again
         return read_prepared(path)
-    for source in sources:
-        check_source(source)
     arrays, about = build()
     described = {**about, "sources": [describe_source(source) for source in sources]}
     with contextlib.suppress(OutputError):

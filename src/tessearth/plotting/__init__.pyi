@@ -24,6 +24,8 @@ from tessearth.plotting.sites import draw_migration as draw_migration
 from tessearth.plotting.sites import draw_sharpness as draw_sharpness
 from tessearth.plotting.sites import draw_site_embeddings as draw_site_embeddings
 from tessearth.plotting.sites import draw_sites as draw_sites
+from tessearth.plotting.sites import moved_km as moved_km
+from tessearth.plotting.sites import sample_sites as sample_sites
 from tessearth.plotting.sites import to_latlon as to_latlon
 from tessearth.plotting.views import COLUMN_CM as COLUMN_CM
 from tessearth.plotting.views import DPI as DPI

@@ -11,9 +11,7 @@ from tessearth.plotting.colours import CLASS_COLOURS
 MEASURES = {"accuracy": "mean accuracy (%)", "r2": "mean R²"}
 VARIED = {
     "sites": "Voronoi sites K",
-    "K": "Voronoi sites K",
     "tokens": "semantic tokens T",
-    "T": "semantic tokens T",
     "places": "training places",
     "top_k": "sites kept per place k",
     "share": "share of the training places",

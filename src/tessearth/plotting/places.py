@@ -51,8 +51,8 @@ RIGHT, WRONG = END, START
 CELL_PIXELS, CELL_DPI = 1200, 180
 ALIKE = 0.5
 """Maps that correlate more than this show the same thing twice."""
-APART_DEGREES = 12.0
-"""Top places of a token lie at least so far from each other, or one spot would fill them all."""
+TOP_APART = np.deg2rad(12.0)
+"""Top places of a token lie at least this angle from each other, or one spot would fill them all."""
 
 
 def draw_embeddings(
@@ -134,18 +134,15 @@ def draw_predictions(
     maps = [(axis, values) for axis, (_, values) in zip(axes, panels, strict=False)]
     if told.classes is None:
         over, shrink = (axes[: len(panels)], 0.7 / len(panels)) if difference else (axes, 0.5)
-        add_colour_bar(over, _paint_numbers(told, view, maps), told.unit, extend="both", shrink=shrink)
+        limits = tuple(np.percentile(told.truth, (2, 98)).tolist())
+        drawn = [draw_numbers(axis, told.latlon, values, view, limits=limits) for axis, values in maps]
+        add_colour_bar(over, drawn[-1], told.unit, extend="both", shrink=shrink)
     else:
         _paint_classes(told, view, maps)
     if difference:
         paint = _paint_errors if told.classes is None else _paint_hits
         paint(told, view, axes[len(panels)], panels[-1][1])
     return figure
-
-
-def _paint_numbers(told: Predicted, view: View, maps: Sequence[tuple[Any, Array]]) -> Any:
-    low, high = np.percentile(told.truth, (2, 98))
-    return [draw_numbers(axis, told.latlon, values, view, limits=(low, high)) for axis, values in maps][-1]
 
 
 def _paint_classes(told: Predicted, view: View, maps: Sequence[tuple[Any, Array]]) -> None:
@@ -272,17 +269,16 @@ def most_telling(attention: Array, count: int) -> list[int]:
     return (chosen + [token for token in order if token not in chosen])[:count]
 
 
-def top_places(latlon: Floats, attention: Array, count: int) -> Floats:
-    """The places (count, 2) with the most attention (N,) that lie apart from each other."""
+def top_places(latlon: Floats, attention: Array, count: int, apart: float = TOP_APART) -> list[int]:
+    """Rows of the places (N, 2) with the most attention (N,), at most a number, none within an angle of another."""
     xyz = latlon_to_xyz(torch.from_numpy(latlon)).numpy()
-    nearest = np.cos(np.deg2rad(APART_DEGREES))
     chosen: list[int] = []
+    free = np.ones(len(xyz), dtype=bool)
     for row in np.argsort(-attention, kind="stable").tolist():
-        if len(chosen) < count and (xyz[chosen] @ xyz[row] < nearest).all():
+        if free[row] and len(chosen) < count:
             chosen.append(row)
-    if len(chosen) < count:
-        raise DataError(f"only {len(chosen)} of {count} places lie apart from each other; give more places")
-    return np.asarray(latlon[chosen])
+            free &= xyz @ xyz[row] < np.cos(apart)
+    return chosen
 
 
 def check_token(token: int, tokens: int) -> int:

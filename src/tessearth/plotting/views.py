@@ -325,7 +325,8 @@ def _land_mask(
 
 def _draw_grid(axis: Any, view: View) -> None:
     """Parallels and meridians, and their degrees along the left and lower rim."""
-    spacing = 30.0 if view.box is None else _grid_spacing(view.box)
+    extent = 180.0 if view.box is None else max(view.box.north - view.box.south, view.box.width)
+    spacing = next(step for step in (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0) if extent / step <= 6 or step == 45.0)
     most = int(np.ceil(90 / spacing)) - 1
     parallels: Floats = spacing * np.arange(-most, most + 1, dtype=np.float64)
     meridians: Floats = np.arange(-180, 180, spacing)
@@ -339,11 +340,6 @@ def _draw_grid(axis: Any, view: View) -> None:
             x, y = view.project((lat, view.middle[1] - 180 + 1e-9))
             axis.annotate(_degrees(lat, "N", "S"), (x, y), (-2, 0), textcoords="offset points", ha="right", va="center",
                           fontsize="x-small", color=FRAME)  # fmt: skip
-
-
-def _grid_spacing(box: Box) -> float:
-    extent = max(box.north - box.south, box.width)
-    return next(step for step in (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0) if extent / step <= 6 or step == 45.0)
 
 
 def _label_region(axis: Any, view: View, parallels: Floats, meridians: Floats) -> None:

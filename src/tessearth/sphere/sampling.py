@@ -1,7 +1,6 @@
 """Places drawn over the sphere or its land, a split of them, and random numbers that depend on a place alone."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +14,6 @@ Bits = npt.NDArray[np.uint64]
 KEYS_PER_DEGREE = 1_000_000
 """Places closer than a millionth of a degree (11 cm) count as one."""
 KEYS_AROUND = 360 * KEYS_PER_DEGREE
-
-
-class Split(NamedTuple):
-    """Row numbers of the places on either side, each in ascending order."""
-
-    training: npt.NDArray[np.int64]
-    validation: npt.NDArray[np.int64]
 
 
 def sample_sphere(count: int, seed: int, *, purpose: str = "") -> Floats:
@@ -53,8 +45,8 @@ def _sample_where(wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int,
 
 def split_places(
     latlon: npt.ArrayLike, *, validation: float = 0.05, seed: int = 0, block_degrees: float | None = None
-) -> Split:
-    """Divide places into training and validation by a hash of the place itself.
+) -> npt.NDArray[np.bool_]:
+    """Which places (N, 2) are held out for validation, (N,), by a hash of the place itself.
 
     The side depends on the place and the seed alone: duplicates stay together, and adding places moves none. About the
     share `validation` is held out; with `block_degrees`, of whole latitude-longitude blocks.
@@ -62,8 +54,7 @@ def split_places(
     if not 0 <= validation <= 1:
         raise ConfigError(f"validation is {validation}; it must be a share between 0 and 1")
     keys = place_keys(latlon) if block_degrees is None else _block_keys(latlon, block_degrees)
-    held_out = to_unit(mix(keys.astype(np.uint64) ^ mix_seed(seed))) < validation
-    return Split(training=np.flatnonzero(~held_out), validation=np.flatnonzero(held_out))
+    return to_unit(mix(keys.astype(np.uint64) ^ mix_seed(seed))) < validation
 
 
 def place_keys(latlon: npt.ArrayLike) -> npt.NDArray[np.int64]:

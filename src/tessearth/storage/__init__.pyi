@@ -5,11 +5,13 @@ from tessearth.storage.files import atomic_write as atomic_write
 from tessearth.storage.files import cache_folder as cache_folder
 from tessearth.storage.files import cache_path as cache_path
 from tessearth.storage.files import check_free as check_free
+from tessearth.storage.files import errors_of_writing as errors_of_writing
 from tessearth.storage.files import keeping_what_is_finished as keeping_what_is_finished
 from tessearth.storage.files import locked_folder as locked_folder
 from tessearth.storage.files import remove_unfinished as remove_unfinished
 from tessearth.storage.files import reserve as reserve
 from tessearth.storage.files import write_bytes as write_bytes
+from tessearth.storage.foreign_weights import check_state as check_state
 from tessearth.storage.foreign_weights import count_parts as count_parts
 from tessearth.storage.foreign_weights import find_prefix as find_prefix
 from tessearth.storage.foreign_weights import linear_names as linear_names

@@ -27,7 +27,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     that names the path.
     """
     target = Path(path)
-    with _named_errors(target):
+    with errors_of_writing(target):
         if target.is_char_device() or target.is_fifo() or target.is_socket():
             with open(target, "wb") as stream:
                 yield stream
@@ -146,7 +146,7 @@ def cache_path(*parts: str) -> Path:
 def cache_folder(*parts: str) -> Path:
     """The folder at `cache_path`, created when missing."""
     folder = cache_path(*parts)
-    with _named_errors(folder):
+    with errors_of_writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -191,7 +191,8 @@ def keeping_what_is_finished(folder: Path) -> contextlib.AbstractContextManager[
     return disk_errors_named(f"to {folder}", "finished work is kept; run the same command again to resume")
 
 
-def _named_errors(path: Path) -> contextlib.AbstractContextManager[None]:
+def errors_of_writing(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Turn errors of the disk into one line for a single file."""
     return disk_errors_named(str(path), "no partial file was left")
 
 

@@ -73,14 +73,20 @@ def rename(
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor], names: Mapping[str, str], where: str) -> None:
     """Put tensors into a module once they are of its shapes and finite; `names` are what the file calls them."""
-    wanted = module.state_dict()
-    for name, tensor in state.items():
+    check_state(state, module.state_dict(), names, where)
+    module.load_state_dict(dict(state), strict=True)
+
+
+def check_state(
+    state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], names: Mapping[str, str], where: str
+) -> None:
+    """Refuse tensors of other shapes than those of a module, or with values that are not finite."""
+    for name, tensor in sorted(state.items()):
         if tensor.shape != wanted[name].shape:
             given, needed = tuple(tensor.shape), tuple(wanted[name].shape)
             raise WeightsError(f"{where}: tensor {names.get(name, name)} has shape {given}, its model needs {needed}")
         if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
             raise WeightsError(f"{where}: tensor {names.get(name, name)} holds values that are not finite numbers")
-    module.load_state_dict(dict(state), strict=True)
 
 
 def find_prefix(tensors: Mapping[str, Tensor], first: str, prefixes: tuple[str, ...], where: str) -> str:

@@ -290,9 +290,6 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def side_by_side(work: Callable[[Task], Result], items: Iterable[Task], workers: int) -> Iterator[Result]:
-    """What the work makes of each item, in their order, by threads of one core each; one worker is a plain loop."""
-    if workers < 2:
-        yield from map(work, items)
-        return
+    """What the work makes of each item, in their order, by threads of one core each."""
     with open_pool("threads", min(workers, MOST_SIDE_BY_SIDE), setup=one_torch_thread) as pool:
         yield from (made for _, made in pool.run(work, ((None, item) for item in items)))

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery import FeatureStore
-from tessearth.training.model import Moments
 from tessearth.training.recipe import TrainingRecipe
 
 PLACES_AT_ONCE = 4096
@@ -23,6 +22,15 @@ MAIN_MEMORY = 4 * 2**30
 """On a CPU, features up to this many bytes are read at once; larger ones stay on disk."""
 
 Rows = npt.NDArray[np.int64]
+
+
+class Moments(NamedTuple):
+    """The moments of features over the training places."""
+
+    mean: Tensor
+    """(F,)."""
+    variance: Tensor
+    """The total over the F dimensions, ()."""
 
 
 class Batch(NamedTuple):

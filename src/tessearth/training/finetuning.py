@@ -264,21 +264,21 @@ def _read(places: Any, target: Any, kind: Kind | None) -> Labelled:
 
 
 def _split(labelled: Labelled, settings: FinetuneSettings, device: torch.device) -> tuple[_Part, _Part]:
-    split = split_places(
+    held_out = split_places(
         labelled.latlon, validation=settings.validation, seed=settings.seed, block_degrees=settings.block_degrees
     )
-    if min(len(split.training), len(split.validation)) < 2:
+    sides = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    if min(map(len, sides)) < 2:
         raise DataError(
-            f"{len(labelled.target)} labelled rows leave {len(split.training)} to learn from and "
-            f"{len(split.validation)} held out, at least 2 of each are needed; give more rows, another share for "
-            f"validation or smaller blocks"
+            f"{len(labelled.target)} labelled rows leave {len(sides[0])} to learn from and {len(sides[1])} held out, "
+            f"at least 2 of each are needed; give more rows, another share for validation or smaller blocks"
         )
-    for word, rows in (("learn from", split.training), ("hold out", split.validation)):
+    for word, rows in zip(("learn from", "hold out"), sides, strict=True):
         if len(np.unique(labelled.target[rows])) < 2 and (labelled.kind == "regress" or word == "learn from"):
             raise DataError(f"all rows to {word} have the same target; there is nothing to learn or to judge by")
     target = torch.from_numpy(labelled.target if labelled.kind == "classify" else labelled.target.astype(np.float32))
     latlon = torch.from_numpy(np.ascontiguousarray(labelled.latlon))
-    training, validation = (_Part(latlon[rows].to(device), target[rows].to(device)) for rows in split)
+    training, validation = (_Part(latlon[rows].to(device), target[rows].to(device)) for rows in sides)
     return training, validation
 
 

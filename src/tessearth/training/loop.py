@@ -22,11 +22,10 @@ from tessearth.encoder import Trajectory, measure_token_use
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery import FeatureStore, build_store
 from tessearth.training.data import Batch, TrainingData
-from tessearth.training.model import PretrainingModel
+from tessearth.training.model import FITTED_PLACES, PretrainingModel, build_start, fit_image_side_
 from tessearth.training.objective import distillation_by_width, is_distributed, total_loss
 from tessearth.training.recipe import Recipe, first_difference, read_recipe
 from tessearth.training.run_folder import STORE, Checkpoint, RunFolder
-from tessearth.training.start import FITTED_PLACES, build_start, fit_image_side_
 from tessearth.training.step import Stepper, numerics
 
 

@@ -105,36 +105,26 @@ class ObjectiveConfig:
 
     contrastive: float = 1.0
     """The right image is found for a place and the right place for an image."""
-
     reconstruction: float = 100.0
     """Tokens span the image features (lambda_recon)."""
-
     alignment: float = 0.1
     """A place attends to the tokens its image attends to (lambda_align)."""
-
     distillation: float = 0.0
     """A linear map decodes the frozen image feature from the embedding; ours, 0 in the paper."""
-
     reduction: Reduction = "mean"
     """Whether the reconstruction term is divided by the width, as the released code does, or is the squared norm."""
-
     negatives: Negatives = "gathered"
     """Whether several processes share their pairs as negatives."""
-
     distil_from: Literal["raw", "unit"] = "raw"
     """The decoder's input: the head's output, or the same at unit length, as users get it."""
-
     prefixes: tuple[int, ...] = ()
     """For each n here the feature is decoded from the first n dimensions as well, so that they are useful alone; the
     distillation term is then the mean over the whole embedding and these."""
-
     position: float = 0.0
     """The weight of smooth waves of the position in the distillation, relative to the image feature. Images show
     little of a place's country or continent; with this the embedding keeps it in a form that probes can read."""
-
     position_degrees: int = 16
     """The highest degree of these waves, spherical harmonics from degree 1 on; the finest are 360 / degree long."""
-
     position_decay: float = 1.0
     """The decay of finer waves: those of degree l are scaled by l^-decay."""
 

@@ -16,6 +16,7 @@ from tessearth.encoder import TRAJECTORIES, Trajectory, read_trajectory
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.storage import (
     atomic_write,
+    errors_of_writing,
     locked_folder,
     read_sealed_tensors,
     remove_unfinished,
@@ -66,7 +67,7 @@ class RunFolder:
         if (self.path / RECIPE).is_file():
             if not resume:
                 raise OutputError(f"{self.path} holds a run; add --resume to continue it, or choose another --out")
-            difference = first_difference(read_run_recipe(self.path).to_dict(), recipe.to_dict())
+            difference = first_difference(read_recipe(str(self.path / RECIPE)).to_dict(), recipe.to_dict())
             if difference:
                 raise ConfigError(f"{self.path} is a run of another recipe: {difference}; choose another --out")
             return
@@ -133,11 +134,8 @@ class RunFolder:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Add a line to the log."""
         file = self.path / METRICS
-        try:
-            with open(file, "ab") as opened:
-                opened.write(json.dumps({"step": step, **values}).encode() + b"\n")
-        except OSError as error:
-            raise OutputError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from error
+        with errors_of_writing(file), open(file, "ab") as opened:
+            opened.write(json.dumps({"step": step, **values}).encode() + b"\n")
         if self._board is None:
             with contextlib.suppress(ImportError):
                 board = importlib.import_module("torch.utils.tensorboard")  # needs the tensorboard package
@@ -150,14 +148,6 @@ class RunFolder:
         """Flush TensorBoard's files to the disk."""
         if self._board is not None:
             self._board.close()
-
-
-def read_run_recipe(path: str | Path) -> Recipe:
-    """The recipe of a run."""
-    file = Path(path) / RECIPE
-    if not file.is_file():
-        raise DataError(f"{path} is not a run: it has no {RECIPE}")
-    return read_recipe(str(file))
 
 
 def _step_of(line: bytes) -> float:

@@ -25,13 +25,7 @@ SATCLIP_DROPPED = ("model.visual.", "visual.", "model.logit_scale", "logit_scale
 SPECIES_PREFIXES = ("", "module.", "loc_enc.")
 SPECIES_DROPPED = tuple(prefix + part for prefix in SPECIES_PREFIXES for part in ("class_emb.", "user_emb."))
 """One row per species or photographer, in SINR's files and in CSP's."""
-CONDON_SHORTLEY = {"analytic": False, "closed-form": True}
-"""Ways SatCLIP's harmonics were computed, and whether their odd orders are negated."""
-SATCLIP_EXPECTED = {
-    "le_type": ("sphericalharmonics",),
-    "pe_type": ("siren",),
-    "harmonics_calculation": tuple(CONDON_SHORTLEY),
-}
+SATCLIP_EXPECTED = {"le_type": "sphericalharmonics", "pe_type": "siren", "harmonics_calculation": "analytic"}
 """What the hyper-parameters must say, where they say it."""
 CSP_NEEDED = ("spa_enc_type", "frequency_num", "min_radius", "max_radius", "spa_f_act")
 """Settings that no shape shows, so the file has to say them."""
@@ -69,7 +63,11 @@ def read_geoclip(content: Mapping[str, Any], where: str) -> Described:
             names |= linear_names(f"network.capsules.{i}.layers.{layer}", theirs)
     frequencies = {f"frequencies.{i}": f"{prefix}LocEnc{i}.capsule.0.b" for i in range(num_sets)}
     state = rename(tensors, {**names, **frequencies}, GEOCLIP_DROPPED, where)
-    drawn = torch.stack(_same_shape({name: state.pop(ours) for ours, name in frequencies.items()}, where))
+    first = matrix_shape(tensors, frequencies["frequencies.0"], where)
+    for name in frequencies.values():
+        if (shape := matrix_shape(tensors, name, where)) != first:
+            raise WeightsError(f"{where}: tensor {name} has shape {shape}, unlike {frequencies['frequencies.0']}")
+    drawn = torch.stack([state.pop(ours) for ours in frequencies])
     hidden_dim, _ = matrix_shape(tensors, f"{prefix}LocEnc0.capsule.1.weight", where)
     output_dim, _ = matrix_shape(tensors, f"{prefix}LocEnc0.head.0.weight", where)
     settings = FourierSettings(
@@ -82,15 +80,6 @@ def read_geoclip(content: Mapping[str, Any], where: str) -> Described:
     return Described("fourier", settings, state, {**names, "position.frequencies": frequencies["frequencies.0"]})
 
 
-def _same_shape(sets: Mapping[str, Tensor], where: str) -> list[Tensor]:
-    """The sets of frequencies, (B, 2) each, when all have the first one's shape."""
-    for name in sets:
-        shape = matrix_shape(sets, name, where)
-        if shape != matrix_shape(sets, next(iter(sets)), where):
-            raise WeightsError(f"{where}: tensor {name} has shape {shape}, unlike {next(iter(sets))}")
-    return list(sets.values())
-
-
 def read_satclip(content: Mapping[str, Any], where: str) -> Described:
     """SatCLIP's location encoder, in the training checkpoint that was published.
 
@@ -99,12 +88,15 @@ def read_satclip(content: Mapping[str, Any], where: str) -> Described:
         hyper_parameters: legendre_polys (our degrees), le_type, pe_type, harmonics_calculation, ...
 
     Its harmonics are ours of the opposite point of the sphere: it adds 180 degrees to longitude and takes latitude + 90
-    as the angle from the pole, which gives every degree l the sign (-1)^l. Computed in "closed-form" they also carry
-    the Condon-Shortley sign (-1)^m, computed as "analytic" they do not. The signs go into the first layer's columns.
-    Neither these conventions nor the sines' frequencies (30, then 1) are in the file, and they were not compared with
-    its authors' outputs.
+    as the angle from the pole, which gives every degree l the sign (-1)^l. The signs go into the first layer's columns.
+    Neither this convention nor the sines' frequencies (30, then 1) are in the file, and they were not compared with its
+    authors' outputs.
     """
-    calculation = _read_calculation(content.get("hyper_parameters"), where)
+    given = content.get("hyper_parameters")
+    said = given if isinstance(given, dict) else {}
+    for key, expected in SATCLIP_EXPECTED.items():
+        if said.get(key, expected) != expected:
+            raise WeightsError(f"{where}: its {key} is {said[key]!r}; only {expected} can be read")
     tensors = tensors_in(content, ("state_dict",), where)
     prefix = find_prefix(tensors, "nnet.layers.0.weight", ("model.location.", "location.", ""), where)
     num_hidden = count_parts(tensors, f"{prefix}nnet.layers.")
@@ -116,15 +108,14 @@ def read_satclip(content: Mapping[str, Any], where: str) -> Described:
     output_dim, _ = matrix_shape(tensors, f"{prefix}nnet.last_layer.weight", where)
     degrees = _read_degrees(inputs, where)
     first = state["network.layers.0.weight"]
-    state["network.layers.0.weight"] = first * harmonic_signs(degrees, CONDON_SHORTLEY[calculation]).to(first.dtype)
+    state["network.layers.0.weight"] = first * harmonic_signs(degrees).to(first.dtype)
     network = SirenSettings(hidden_dim=hidden_dim, num_hidden=num_hidden, output_dim=output_dim)
     return Described("harmonics-siren", HarmonicsSirenSettings(degrees=degrees, network=network), state, names)
 
 
-def harmonic_signs(degrees: int, condon_shortley: bool) -> Tensor:
-    """SatCLIP's harmonics over ours, (L^2,): (-1)^l, and (-1)^m besides with the Condon-Shortley sign."""
-    orders = [(degree, m) for degree in range(degrees) for m in range(-degree, degree + 1)]
-    return torch.tensor([(-1.0) ** (degree + m * condon_shortley) for degree, m in orders])
+def harmonic_signs(degrees: int) -> Tensor:
+    """SatCLIP's harmonics over ours, (L^2,): (-1)^l for each order of degree l."""
+    return torch.tensor([(-1.0) ** degree for degree in range(degrees) for _ in range(2 * degree + 1)])
 
 
 def _read_degrees(inputs: int, where: str) -> int:
@@ -134,15 +125,6 @@ def _read_degrees(inputs: int, where: str) -> int:
             f"{where}: the first layer takes {inputs} features, which are not all harmonics up to a degree"
         )
     return degrees
-
-
-def _read_calculation(given: object, where: str) -> str:
-    """How the harmonics were computed; "analytic", which was published, when the file does not say."""
-    values = given if isinstance(given, dict) else {}
-    for key, known in SATCLIP_EXPECTED.items():
-        if key in values and values[key] not in known:
-            raise WeightsError(f"{where}: its {key} is {values[key]!r}; only {' and '.join(known)} can be read")
-    return str(values.get("harmonics_calculation", "analytic"))
 
 
 def read_sinr(content: Mapping[str, Any], where: str) -> Described:

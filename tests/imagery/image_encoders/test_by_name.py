@@ -38,12 +38,6 @@ def test_a_saved_rcf_is_built_by_its_path(tmp_path: Path) -> None:
         build_image_encoder(tmp_path / "kept.safetensors", num_filters=6)
 
 
-def test_an_encoder_that_was_removed_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="efficientnet-lite0 was removed; make the store anew") as raised:
-        build_image_encoder("efficientnet-lite0", resolution=32)
-    assert len(str(raised.value).splitlines()) == 1
-
-
 def test_what_is_missing_or_misspelt_is_said() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'vit'"):
         build_image_encoder("vitt")

@@ -1,6 +1,5 @@
 import contextlib
 import dataclasses
-import os
 import pickle
 import sqlite3
 import threading
@@ -142,14 +141,6 @@ def test_the_least_recently_used_tile_is_forgotten_first() -> None:
     cache.get_many([Tile(0, 0, 0)])
     cache.put_many({Tile(1, 1, 1): pixels})
     assert set(cache.get_many([Tile(0, 0, 0), Tile(1, 0, 0), Tile(1, 1, 1)])) == {Tile(0, 0, 0), Tile(1, 1, 1)}
-
-
-def test_a_forked_process_starts_with_an_empty_cache_and_a_free_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = TileCache(1000)
-    cache.put_many({Tile(0, 0, 0): np.zeros((1, 10, 10), np.uint8)})
-    with cache._guard():  # held by a thread of the parent at the moment of the fork
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        assert cache.get_many([Tile(0, 0, 0)]) == {}
 
 
 def test_it_travels_to_other_processes_and_threads(tmp_path: Path) -> None:

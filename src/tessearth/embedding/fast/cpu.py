@@ -36,14 +36,14 @@ ZERO = np.float32(0)
 class FastVoronoi:
     """A Voronoi encoder on a CPU, prepared for speed: directions in, embeddings out, as `embed_xyz` gives them."""
 
-    def __init__(self, encoder: SphericalVoronoiEncoder, precision: Precision, epsilon: float = EPSILON) -> None:
+    def __init__(self, encoder: SphericalVoronoiEncoder, precision: Precision) -> None:
         """`encoder` is the caller's own copy, in float32 on the CPU and in evaluation mode; its head may be rounded."""
         self.encoder, self.config = encoder, encoder.config
         self.folded = fold(encoder, fewest_rows=True)
         widths = [voronoi.embeddings.shape[1] for voronoi in encoder.voronois()]
         maps = torch.split(self.folded.mixture, widths, dim=1)
         self.mixtures = [
-            TessellationMixture(read_logits(voronoi), voronoi.embeddings.detach(), onwards.contiguous(), epsilon)
+            TessellationMixture(read_logits(voronoi), voronoi.embeddings.detach(), onwards.contiguous())
             for voronoi, onwards in zip(encoder.voronois(), maps, strict=True)
         ]
         self.head = FastHead(encoder.head, precision)
@@ -115,7 +115,7 @@ class OnePlace:
     """The fast path for one direction, without a batch's fixed costs; it shares tensors with the path for many."""
 
     def __init__(self, many: FastVoronoi) -> None:
-        self.mixtures, self.epsilon = many.mixtures, many.mixtures[0].epsilon
+        self.mixtures = many.mixtures
         self.slopes = [mixture.logits.slopes.T.contiguous().T for mixture in many.mixtures]
         """(K, 3) each, the numbers of one coordinate contiguous in memory."""
         self.folded, self.bias, self.normalize = many.folded, many.folded.bias.numpy(), many.config.normalize
@@ -142,10 +142,10 @@ class OnePlace:
 
     def _heaviest(self, weights: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
         for light in LIGHT:
-            kept = (weights > self.epsilon / light).nonzero()[0]
+            kept = (weights > EPSILON / light).nonzero()[0]
             shares = weights[kept]
             held = shares.sum(dtype=np.float64)
-            if held >= 1 - ROUNDED_SUM * self.epsilon:
+            if held >= 1 - ROUNDED_SUM * EPSILON:
                 return kept, shares / np.float32(held)
         return np.arange(len(weights)), weights
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.embedding.fast import triton_kernels as kernels
-from tessearth.embedding.fast.bounds import EPSILON, FINEST, AffineLogits, CubeCells, cells_along_curve, read_logits
+from tessearth.embedding.fast.bounds import FINEST, AffineLogits, CubeCells, cells_along_curve, read_logits
 from tessearth.embedding.fast.head import Folded, fold, residual_blocks
 from tessearth.embedding.fast.series import CellTables, evaluate_terms, series_degree, term_degrees
-from tessearth.embedding.fast.triton_kernels import MOST_TERMS, Halves, Maps, Shape, Tables
+from tessearth.embedding.fast.triton_kernels import MOST_TERMS, Halves, Shape, Tables
 from tessearth.encoder import SphericalVoronoiEncoder
 
 SIDE = 8
@@ -82,7 +82,7 @@ class GpuSeries(NamedTuple):
 def make_series(logits: AffineLogits, rows: Tensor, folded: Folded, dtype: torch.dtype) -> GpuSeries | None:
     """Series where `logits`, `rows` and `folded` lie; None for too sharp sites or too large rows."""
     degree = series_degree(MOST_TERMS)
-    made = CellTables(logits, rows, folded.mixture, SIDE, epsilon=EPSILON, most_degree=degree, room=2**40)
+    made = CellTables(logits, rows, folded.mixture, SIDE, most_degree=degree, room=2**40)
     for face in torch.arange(6 * FINEST**2).view(6, -1):
         if bool((made.find(face) < 0).any()) or len(made.leaves) > MOST_LEAVES:
             return None
@@ -106,13 +106,7 @@ class GpuVoronoi:
         self.encoder, self.series, self.folded, self.dtype = encoder, series, folded, dtype
         self.config, self.device = encoder.config, folded.offset.device
         self.shape, self.linear_shape = SHAPES[series.tables.rows.dtype], kernels.LINEAR_SHAPE
-        self.maps = Maps(
-            offset=folded.offset,
-            tokens=folded.tokens.T.to(series.tables.rows.dtype).contiguous(),
-            bias=folded.bias,
-            eps=folded.eps,
-            is_complete=folded.coordinates is None,
-        )
+        self.maps = folded._replace(tokens=folded.tokens.T.to(series.tables.rows.dtype).contiguous())
         layers = [layer for block in residual_blocks(encoder.head) for layer in (block.first, block.second)]
         self.layers = [(layer.weight.T.to(dtype).contiguous(), layer.bias.to(dtype)) for layer in layers]
         self.exit = encoder.head.exit.weight.T.to(dtype).contiguous()

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tessearth.embedding.fast.bounds import (
     CACHED_NUMBERS,
-    EPSILON,
     FINEST,
     AffineLogits,
     SiteLists,
@@ -64,8 +63,8 @@ class Way(NamedTuple):
 class TessellationMixture:
     """onwards (sum_k w_k(x) row_k), (W, S) times the mixture of rows (K, S), added to columns of mixed rows (W, N)."""
 
-    def __init__(self, logits: AffineLogits, rows: Tensor, onwards: Tensor, epsilon: float = EPSILON) -> None:
-        self.wide, self.rows, self.onwards, self.epsilon = logits, rows, onwards, epsilon
+    def __init__(self, logits: AffineLogits, rows: Tensor, onwards: Tensor) -> None:
+        self.wide, self.rows, self.onwards = logits, rows, onwards
         self.logits = AffineLogits(*(part.float() for part in logits))
         self._series: dict[int, CellTables] = {}
         self._lists: dict[int, SiteLists] = {}
@@ -182,12 +181,12 @@ class TessellationMixture:
 
     def _series_at(self, side: int) -> CellTables:
         if side not in self._series:
-            self._series[side] = CellTables(self.wide, self.rows, self.onwards, side, epsilon=self.epsilon)
+            self._series[side] = CellTables(self.wide, self.rows, self.onwards, side)
         return self._series[side]
 
     def _lists_at(self, side: int) -> SiteLists:
         if side not in self._lists:
-            self._lists[side] = SiteLists(self.wide, side, self.epsilon)
+            self._lists[side] = SiteLists(self.wide, side)
         return self._lists[side]
 
     def _plain_cost(self, places: int) -> float:

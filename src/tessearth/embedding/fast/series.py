@@ -251,12 +251,11 @@ class CellTables:
         onwards: Tensor,
         side: int,
         *,
-        epsilon: float = EPSILON,
         most_degree: int = MOST_DEGREE,
         room: int | None = None,
     ) -> None:
         self.logits, self.rows, self.onwards, self.side = logits, rows, onwards, side
-        self.epsilon, self.most_degree, self.room = epsilon, most_degree, TABLE_BYTES if room is None else room
+        self.most_degree, self.room = most_degree, TABLE_BYTES if room is None else room
         self.leaf_of = torch.full((6 * FINEST**2,), UNKNOWN, dtype=torch.long)
         """The leaf that each finest cell lies in."""
         self.leaves: list[Leaf] = []
@@ -332,7 +331,7 @@ class CellTables:
         """The frame and the table of a cell along the curve; None where it has no series."""
         chart = build_chart(CubeCells(side), int(cells_along_curve(side)[position]))
         near = self._near_sites(position // (side // COARSE) ** 2)
-        series = expand(self.logits.of(near), chart, (1 - COARSE_SHARE) * self.epsilon, self.most_degree)
+        series = expand(self.logits.of(near), chart, (1 - COARSE_SHARE) * EPSILON, self.most_degree)
         if series is None:
             return None
         rows = series.coefficients.float() @ self.rows.index_select(0, near[series.sites])
@@ -348,7 +347,7 @@ class CellTables:
             centre, radius = CubeCells(COARSE).caps(cells_along_curve(COARSE)[position : position + 1])
             device = self.logits.slopes.device
             bounds = bound_weights(self.logits, centre.to(device), radius.to(device))
-            self._near[position] = keep_sites(bounds, COARSE_SHARE * self.epsilon)[0].nonzero()[:, 0]
+            self._near[position] = keep_sites(bounds, COARSE_SHARE * EPSILON)[0].nonzero()[:, 0]
         return self._near[position]
 
     def _keep(self, leaf: int, table: CellTable) -> None:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tessearth.embedding.fast.head import Folded
+
 try:
     import triton  # type: ignore[import-not-found, unused-ignore]
     import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
@@ -44,20 +46,6 @@ class Tables(NamedTuple):
     """(L, MOST_TERMS)."""
     degrees: Tensor
     """Of the terms, (MOST_TERMS, 2)."""
-
-
-class Maps(NamedTuple):
-    """What a kernel needs of the folded maps."""
-
-    offset: Tensor
-    """(T + D + H,)."""
-    tokens: Tensor
-    """(T, D + H), in the precision of the tables."""
-    bias: Tensor
-    """(H,)."""
-    eps: float
-    is_complete: bool
-    """Whether nothing is added before the first activation is rectified."""
 
 
 def is_available(device: torch.device) -> bool:
@@ -159,17 +147,18 @@ if triton is not None:
         tl.store(out + place * WIDTH + column, row.to(out.dtype.element_ty))
 
 
-def first_activations(angles: Tensor, leaves: Tensor, tables: Tables, maps: Maps, shape: Shape, out: Tensor) -> None:
+def first_activations(angles: Tensor, leaves: Tensor, tables: Tables, maps: Folded, shape: Shape, out: Tensor) -> None:
     """The head's first activation for blocks of places that share a cell, written to `out`, (blocks * places, H).
 
-    `angles` (slots, 2) are arc cosines of the flat coordinates, `leaves` (blocks,) each block's cell.
+    `angles` (slots, 2) are arc cosines of the flat coordinates, `leaves` (blocks,) each block's cell. The tokens of
+    `maps` are turned, (T, D + H), and in the precision of the tables. With coordinates, which come in later, nothing is
+    rectified.
     """
     num_tokens, both = maps.tokens.shape
-    hidden = len(maps.bias)
     _first_activations[(len(leaves),)](
         angles, leaves, *tables, maps.offset, maps.tokens, maps.bias, out, maps.eps,
-        PLACES=shape.places, TERMS=tables.rows.shape[1], TOKENS=num_tokens, BLEND=both - hidden, HIDDEN=hidden,
-        TILE=shape.tile, RECTIFY=maps.is_complete,
+        PLACES=shape.places, TERMS=tables.rows.shape[1], TOKENS=num_tokens, BLEND=both - maps.hidden_dim,
+        HIDDEN=maps.hidden_dim, TILE=shape.tile, RECTIFY=maps.coordinates is None,
         # Float32 by three tensor-core products (about 22 bits, and faster than none); others have only one kind.
         PRECISION="tf32x3" if tables.rows.dtype == torch.float32 else "tf32",
         num_warps=shape.warps, num_stages=shape.stages,
@@ -194,14 +183,13 @@ def halve(columns: Tensor) -> Halves:
 
 
 def linear(
-    x: Tensor, columns: Halves, bias: Tensor, rectify: bool, before: Tensor | None = None, shape: Shape | None = None
+    x: Tensor, columns: Halves, bias: Tensor, rectify: bool, before: Tensor | None = None, shape: Shape = LINEAR_SHAPE
 ) -> Tensor:
     """A layer, x W + b, by three float16 products of halves: (N, OUT); rectified on request, then added to `before`.
 
     Only the product of both low halves is dropped, so about 22 bits remain. A row of x that holds a number too large
     for float16 becomes NaN throughout. Widths are multiples of the shape's tile.
     """
-    shape = shape or LINEAR_SHAPE
     inside, outside = columns.high.shape
     out = torch.empty(len(x), outside, dtype=torch.float32, device=x.device)
     grid = (outside // shape.tile, triton.cdiv(len(x), shape.places))

@@ -46,8 +46,6 @@ def build_image_encoder(
 
     In addition to its settings rcf takes `tiles` and `seed`, and vit takes `weights`, a file.
     """
-    if str(name_or_path) == "efficientnet-lite0":
-        raise ConfigError("the image encoder efficientnet-lite0 was removed; make the store anew with encoder = 'rcf'")
     path = Path(name_or_path)
     if str(name_or_path) in IMAGE_ENCODERS or not path.exists():
         return IMAGE_ENCODERS[str(name_or_path)](**settings).to(device)

@@ -17,7 +17,7 @@ from torch import Tensor
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders.base import ImageEncoder, Scratch, plain, tensors_sha256
 from tessearth.settings import from_plain
-from tessearth.storage import read_sealed_tensors, seal_tensors, write_bytes
+from tessearth.storage import check_state, read_sealed_tensors, rename, seal_tensors, write_bytes
 
 FARTHEST = 32.0
 """Pixels count as at most this many standard deviations from their band's mean: a stray fill value does not drown a
@@ -248,15 +248,12 @@ class RandomConvolution(ImageEncoder):
         record = json.loads(metadata["rcf"])
         settings = from_plain(RcfSettings, record["settings"], "settings.")
         bands = len(tensors.get("band_mean", ()))
-        shapes: dict[str, tuple[int, ...]] = {"band_mean": (bands,), "band_deviation": (bands,)}
+        wanted = {"band_mean": torch.empty(bands), "band_deviation": torch.empty(bands)}
         for number, (patch, _) in enumerate(settings.scales):
-            shapes[f"filters_{number}"] = (settings.num_filters, patch * patch * bands)
-        if set(tensors) != set(shapes):
-            raise WeightsError(f"{path} holds {sorted(tensors)}, not {sorted(shapes)} of its settings")
-        for name, shape in shapes.items():
-            if tensors[name].shape != shape:
-                given = tuple(tensors[name].shape)
-                raise WeightsError(f"{path}: {name} has shape {given}, not {shape} of its settings")
+            wanted[f"filters_{number}"] = torch.empty(settings.num_filters, patch * patch * bands, device="meta")
+        names = {name: name for name in wanted}
+        tensors = rename(tensors, names, (), str(path))
+        check_state(tensors, wanted, names, str(path))
         return cls(settings, int(record["seed"]), tensors)
 
 

@@ -31,22 +31,10 @@ _bomb_limit = threading.Lock()
 _warning_filters = threading.Lock()
 
 
-class Mode(NamedTuple):
-    """What a Pillow mode holds."""
-
-    bands: tuple[str, ...]
-    dtype: npt.DTypeLike
-
-
-MODES = {
-    "L": Mode(("gray",), np.uint8),
-    "RGB": Mode(("red", "green", "blue"), np.uint8),
-    "RGBA": Mode(("red", "green", "blue", "alpha"), np.uint8),
-    "I;16": Mode(("gray",), np.uint16),
-    "I": Mode(("gray",), np.int32),
-    "F": Mode(("gray",), np.float32),
-}
-"""The modes that are read as they are; others (palettes, CMYK) are converted to RGB first."""
+RGB = ("red", "green", "blue")
+BYTE_MODES = {"L": ("gray",), "RGB": RGB, "RGBA": (*RGB, "alpha")}
+MODES = {**BYTE_MODES, "I;16": ("gray",), "I": ("gray",), "F": ("gray",)}
+"""The bands of Pillow's modes that are read as they are; others (palettes, CMYK) are converted to RGB first."""
 
 
 class Picture(NamedTuple):
@@ -55,7 +43,8 @@ class Picture(NamedTuple):
     height: int
     width: int
     bands: tuple[str, ...]
-    dtype: np.dtype[Any]
+    is_bytes: bool
+    """Whether pixels are 8-bit numbers."""
     read_rows: Callable[[int, int], npt.NDArray[Any]]
     """Rows from one up to another, as (rows, width, C)."""
 
@@ -69,14 +58,12 @@ def open_picture(path: Path, *, trusted: bool = False) -> Iterator[Picture]:
     """
     with _open_pillow(path, str(path), trusted=trusted) as image:
         mode = _mode_of(image)
-        bands, dtype = MODES[mode]
-
         pixels = functools.cache(lambda: _decode(image, mode, str(path)))
         yield Picture(
             height=image.height,
             width=image.width,
-            bands=bands,
-            dtype=np.dtype(dtype),
+            bands=MODES[mode],
+            is_bytes=mode in BYTE_MODES,
             read_rows=lambda start, stop: pixels()[start:stop],
         )
 

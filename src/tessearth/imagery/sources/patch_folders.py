@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from tessearth.errors import ConfigError, CoordinateError, DataError, TableError
 from tessearth.imagery.source import Tiles
-from tessearth.imagery.sources.images import MODES, damage_named, decode_picture
+from tessearth.imagery.sources.images import RGB, damage_named, decode_picture
 from tessearth.imagery.sources.patches import (
     Check,
     LocatedPatches,
@@ -64,7 +64,7 @@ def image_folder(
     file_column: str | None = None,
     lat_column: str | None = None,
     lon_column: str | None = None,
-    bands: Sequence[str] = MODES["RGB"].bands,
+    bands: Sequence[str] = RGB,
     scale: float | None = None,
     broken: WhenBroken = "raise",
     check: Check = "size",
@@ -208,7 +208,7 @@ def hugging_face_folder(
     image_column: str | None = None,
     lat_column: str | None = None,
     lon_column: str | None = None,
-    bands: Sequence[str] = MODES["RGB"].bands,
+    bands: Sequence[str] = RGB,
     scale: float | None = None,
     broken: WhenBroken = "raise",
     check: Check = "size",

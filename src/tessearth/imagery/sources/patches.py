@@ -192,14 +192,6 @@ class LocatedPatches:
         """Where the patches lie, (N, 2) in degrees, in the order of the table; broken ones left out."""
         return self._all_places[self._numbers]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The patches' names, in the order of `places`."""
-        return tuple(self.patches.names[number] for number in self._numbers)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
     def tiles(self, latlon: Floats) -> Tiles:
         """The patches of places (N, 2) as (N, C, H, W); damaged ones are an error that names all of them."""
         numbers = self.find(latlon)

@@ -1,7 +1,6 @@
 """Tiles from Web Mercator pyramids, the format of web maps."""
 
 import math
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,7 +64,7 @@ class TilePyramid(MapSource):
         if mode not in MODES or tile_pixels < 1:
             raise ConfigError(f"tiles of mode {mode!r} and {tile_pixels} pixels cannot be read; modes are RGB, L, RGBA")
         self.zoom, self.mode, self.tile_pixels = zoom, mode, tile_pixels
-        self.bands = MODES[mode].bands
+        self.bands = MODES[mode]
         self._cache = TileCache(int(cache_mb * 2**20))
 
     def choose_zooms(self, places: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -150,15 +149,16 @@ class TilePyramid(MapSource):
 
 
 class TileCache:
-    """Decoded tiles up to a number of bytes, without the least recently used; empty in every new process."""
+    """Decoded tiles up to a number of bytes, without the least recently used; empty where it is sent to."""
 
     def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self._start()
+        self.most_bytes, self.nbytes = most_bytes, 0
+        self._kept: OrderedDict[Tile, Pixels] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get_many(self, tiles: Iterable[Tile]) -> dict[Tile, Pixels]:
         """Those of the tiles that are remembered."""
-        with self._guard():
+        with self._lock:
             found = {tile: self._kept[tile] for tile in tiles if tile in self._kept}
             for tile in found:
                 self._kept.move_to_end(tile)
@@ -166,25 +166,13 @@ class TileCache:
 
     def put_many(self, tiles: Mapping[Tile, Pixels]) -> None:
         """Remember tiles, forgetting older ones when there is no room."""
-        with self._guard():
+        with self._lock:
             for tile, pixels in tiles.items():
                 if tile not in self._kept:
                     self._kept[tile] = pixels
                     self.nbytes += pixels.nbytes
             while self.nbytes > self.most_bytes:
                 self.nbytes -= self._kept.popitem(last=False)[1].nbytes
-
-    def _start(self) -> None:
-        self._kept: OrderedDict[Tile, Pixels] = OrderedDict()
-        self.nbytes = 0
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-
-    def _guard(self) -> threading.Lock:
-        """The lock; a forked process starts afresh, its copy may be held by a thread that it does not have."""
-        if self._process != os.getpid():
-            self._start()
-        return self._lock
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TileCache, (self.most_bytes,)

@@ -56,7 +56,7 @@ class GlobalRaster(MapSource):
         self.fill, self._trusted, self.west = fill, trusted, west
         with self._open() as picture:
             self.bands, self.shape = picture.bands, (picture.height, picture.width)
-            self.scale = (1 / 255 if picture.dtype == np.uint8 else 1.0) if scale is None else scale
+            self.scale = (1 / 255 if picture.is_bytes else 1.0) if scale is None else scale
         self._framed: npt.NDArray[Any] | None = None
         self._loading = threading.Lock()
 
@@ -172,5 +172,5 @@ def _dataset_picture(dataset: Any) -> Picture:
     def read_rows(start: int, stop: int) -> npt.NDArray[Any]:
         return read_pixels(dataset, window=((start, stop), (0, dataset.width))).transpose(1, 2, 0)
 
-    names, dtype = dataset_band_names(dataset), np.dtype(dataset.dtypes[0])
-    return Picture(height=dataset.height, width=dataset.width, bands=names, dtype=dtype, read_rows=read_rows)
+    bands, is_bytes = dataset_band_names(dataset), dataset.dtypes[0] == "uint8"
+    return Picture(dataset.height, dataset.width, bands, is_bytes, read_rows)

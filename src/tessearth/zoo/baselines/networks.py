@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.encoder import ResidualBlock
-from tessearth.errors import ConfigError
-from tessearth.settings import check_at_least
+from tessearth.settings import check_at_least, check_share
 from tessearth.zoo.baselines.base import Network
 
 Activation = Literal["relu", "gelu", "leakyrelu", "tanh", "sigmoid"]
@@ -37,7 +36,7 @@ class ResidualSettings:
     def __post_init__(self) -> None:
         check_at_least(self, 1, "hidden_dim", "output_dim")
         check_at_least(self, 0, "num_blocks")
-        check_dropout(self.dropout)
+        check_share(self, "dropout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class FeedForwardSettings:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "hidden_dim", "num_hidden", "output_dim")
-        check_dropout(self.dropout)
+        check_share(self, "dropout")
 
 
 class ResidualNetwork(Network):
@@ -108,9 +107,3 @@ class FeedForward(Network):
 def hidden_layers(input_dim: int, hidden_dim: int, count: int) -> nn.ModuleList:
     """Linear layers of one width, the first of which takes the features."""
     return nn.ModuleList(nn.Linear(hidden_dim if i else input_dim, hidden_dim) for i in range(count))
-
-
-def check_dropout(dropout: float) -> None:
-    """Refuse a share of dropped features that leaves none."""
-    if not 0 <= dropout < 1:
-        raise ConfigError(f"dropout is {dropout}; it must be at least 0 and below 1")

@@ -7,29 +7,47 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError
+from tessearth.settings import check_at_least
 from tessearth.zoo.baselines.base import PositionalEncoding, flat_degrees
 from tessearth.zoo.baselines.networks import FeedForwardSettings, ResidualSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space2VecSettings:
-    """The scales of an encoding of the plane, in degrees."""
+class Scales:
+    """Scales in geometric steps: r_s = r_min (r_max / r_min)^(s / (S - 1))."""
 
-    num_scales: int = 16
-    """How many scales (S), in geometric steps."""
-    min_radius: float = 1.0
-    """The finest scale in degrees (lambda_min); one wave is 2 pi times as long."""
-    max_radius: float = 360.0
-    """The coarsest scale in degrees (lambda_max)."""
-    network: ResidualSettings | None = None
-    """The network behind the features; none by default."""
+    num_scales: int
+    """How many scales (S)."""
+    min_radius: float
+    """The finest scale (r_min); one wave is 2 pi times as long."""
+    max_radius: float
+    """The coarsest scale (r_max)."""
 
     def __post_init__(self) -> None:
-        check_scales(self.num_scales, self.min_radius, self.max_radius)
+        check_at_least(self, 1, "num_scales")
+        if not 0 < self.min_radius <= self.max_radius:
+            low, high = f"min_radius {self.min_radius}", f"max_radius {self.max_radius}"
+            raise ConfigError(f"{low} and {high} must be positive and in this order")
+
+    def radii(self, like: Tensor) -> Tensor:
+        """r_s, (S,), from fine to coarse, in the type and place of `like`."""
+        step = math.log(self.max_radius / self.min_radius) / max(self.num_scales - 1, 1)
+        return self.min_radius * (step * torch.arange(self.num_scales, dtype=like.dtype, device=like.device)).exp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridFeedForwardSettings:
+class Space2VecSettings(Scales):
+    """The scales of an encoding of the plane, in degrees."""
+
+    num_scales: int = 16
+    min_radius: float = 1.0
+    max_radius: float = 360.0
+    network: ResidualSettings | None = None
+    """The network behind the features; none by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridFeedForwardSettings(Scales):
     """The grid encoding and fully connected layers, of the sizes CSP reports; its published files say their own."""
 
     num_scales: int = 32
@@ -41,24 +59,21 @@ class GridFeedForwardSettings:
         )
     )
 
-    def __post_init__(self) -> None:
-        check_scales(self.num_scales, self.min_radius, self.max_radius)
-
 
 class Grid(PositionalEncoding):
-    """sin and cos of lon / r_s and lat / r_s, r_s = lambda_min (lambda_max / lambda_min)^(s / (S - 1)).
+    """sin and cos of lon / r_s and lat / r_s, r_s of `Scales`.
 
     Columns run over (lon, lat), then scales, then (sin, cos): F = 4 S.
     """
 
-    def __init__(self, settings: Space2VecSettings | GridFeedForwardSettings) -> None:
-        super().__init__(4 * settings.num_scales)
-        self.scales = (settings.num_scales, settings.min_radius, settings.max_radius)
+    def __init__(self, scales: Scales) -> None:
+        super().__init__(4 * scales.num_scales)
+        self.scales = scales
 
     def forward(self, latlon: Tensor) -> Tensor:
         """(N, 2) degrees -> (N, 4 S)."""
         lat, lon = flat_degrees(latlon)
-        angles = torch.stack((lon, lat), dim=-1)[..., None] / geometric_scales(*self.scales, like=latlon)  # (N, 2, S)
+        angles = torch.stack((lon, lat), dim=-1)[..., None] / self.scales.radii(latlon)  # (N, 2, S)
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
@@ -69,28 +84,14 @@ class Theory(PositionalEncoding):
     scales, then directions, then (cos, sin): F = 6 S.
     """
 
-    def __init__(self, settings: Space2VecSettings) -> None:
-        super().__init__(6 * settings.num_scales)
-        self.scales = (settings.num_scales, settings.min_radius, settings.max_radius)
+    def __init__(self, scales: Scales) -> None:
+        super().__init__(6 * scales.num_scales)
+        self.scales = scales
 
     def forward(self, latlon: Tensor) -> Tensor:
         """(N, 2) degrees -> (N, 6 S)."""
         lat, lon = flat_degrees(latlon)
         lean, rise = -lon / 2, lat * (math.sqrt(3) / 2)
         along = torch.stack((lon, lean + rise, lean - rise), dim=-1)  # (N, 3)
-        angles = along[:, None, :] / geometric_scales(*self.scales, like=latlon)[:, None]  # (N, S, 3)
+        angles = along[:, None, :] / self.scales.radii(latlon)[:, None]  # (N, S, 3)
         return torch.stack((angles.cos(), angles.sin()), dim=-1).flatten(1)
-
-
-def geometric_scales(num_scales: int, min_radius: float, max_radius: float, *, like: Tensor) -> Tensor:
-    """r_s = r_min (r_max / r_min)^(s / (S - 1)), (S,), from fine to coarse, in the type and place of `like`."""
-    step = math.log(max_radius / min_radius) / max(num_scales - 1, 1)
-    return min_radius * (step * torch.arange(num_scales, dtype=like.dtype, device=like.device)).exp()
-
-
-def check_scales(num_scales: int, min_radius: float, max_radius: float) -> None:
-    """Refuse scales that are none or run backwards."""
-    if num_scales < 1:
-        raise ConfigError(f"num_scales is {num_scales}; it must be at least 1")
-    if not 0 < min_radius <= max_radius:
-        raise ConfigError(f"min_radius {min_radius} and max_radius {max_radius} must be positive and in this order")

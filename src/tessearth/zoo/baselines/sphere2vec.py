@@ -16,24 +16,19 @@ from torch import Tensor
 
 from tessearth.zoo.baselines.base import PositionalEncoding, flat_degrees
 from tessearth.zoo.baselines.networks import ResidualSettings
-from tessearth.zoo.baselines.space2vec import check_scales, geometric_scales
+from tessearth.zoo.baselines.space2vec import Scales
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sphere2VecSettings:
+class Sphere2VecSettings(Scales):
     """The scales of an encoding of the sphere, in radians."""
 
     num_scales: int = 32
-    """How many scales (S), in geometric steps."""
     min_radius: float = 0.001
-    """The finest scale (r_min); one wave is 2 pi times as long."""
     max_radius: float = 1.0
-    """The coarsest scale (r_max); 1 is the sphere itself."""
+    """The coarsest scale; 1 is the sphere itself."""
     network: ResidualSettings | None = None
     """The network behind the features; none by default."""
-
-    def __post_init__(self) -> None:
-        check_scales(self.num_scales, self.min_radius, self.max_radius)
 
 
 class Sphere2Vec(PositionalEncoding):
@@ -42,13 +37,13 @@ class Sphere2Vec(PositionalEncoding):
     def __init__(self, settings: Sphere2VecSettings, *, one_at_a_time: bool, with_grid: bool) -> None:
         """`one_at_a_time` scales one angle in each product (M), not both (C); `with_grid` is the plus."""
         super().__init__(((5 if one_at_a_time else 3) + (3 if with_grid else 0)) * settings.num_scales)
-        self.scales = (settings.num_scales, settings.min_radius, settings.max_radius)
+        self.scales = settings
         self.one_at_a_time, self.with_grid = one_at_a_time, with_grid
 
     def forward(self, latlon: Tensor) -> Tensor:
         """(N, 2) degrees -> (N, F S)."""
         lat, lon = (angle.deg2rad()[:, None] for angle in flat_degrees(latlon))
-        scales = geometric_scales(*self.scales, like=latlon)
+        scales = self.scales.radii(latlon)
         lat_s, lon_s = lat / scales, lon / scales
         sin_lat_s, cos_lat_s, sin_lon_s, cos_lon_s = lat_s.sin(), lat_s.cos(), lon_s.sin(), lon_s.cos()
         if self.one_at_a_time:
