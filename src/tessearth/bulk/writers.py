@@ -456,7 +456,7 @@ class CsvWriter(_FileWriter):
     def _lines(self, batch: PointBatch) -> Sequence[bytes]:
         """The rows as they came, or as csv; latitude and longitude where nothing else is kept."""
         if self._is_copy and batch.lines is not None:
-            return batch.lines
+            return batch.lines.cut()
         if self._carried:
             return self._text(batch.rows.select(self._carried))
         return self._text(pa.RecordBatch.from_arrays(list(map(pa.array, batch.latlon.T)), names=PLACE))

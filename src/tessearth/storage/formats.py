@@ -20,7 +20,7 @@ import pyarrow.parquet
 from tessearth.errors import TableError, TessearthError
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
-from tessearth.storage.csv_text import CsvFile, Opened, open_csv
+from tessearth.storage.csv_text import CsvFile, Lines, Opened, open_csv
 from tessearth.storage.shapes import Geometry
 
 ROWS_AT_ONCE = 16_384
@@ -65,7 +65,7 @@ class Rows(NamedTuple):
 
     columns: pa.RecordBatch
     """The columns asked for."""
-    lines: list[bytes] | None = None
+    lines: Lines | None = None
     """The rows of a csv as they stand in the file."""
     ragged: dict[int, int] | None = None
     """The number of fields of rows that have not as many as the header."""

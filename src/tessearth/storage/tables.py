@@ -33,7 +33,7 @@ from tessearth.sphere import (
     read_pair,
     warn_of_radians,
 )
-from tessearth.storage.csv_text import CsvFile
+from tessearth.storage.csv_text import CsvFile, Lines
 from tessearth.storage.files import write_bytes
 from tessearth.storage.formats import STANDARD_STREAM, RawTable, Rows, open_table
 from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
@@ -93,7 +93,7 @@ class PointBatch(NamedTuple):
     """The columns that are kept."""
     latlon: Floats
     """Checked degrees, (N, 2); NaN for rows that are kept without a place."""
-    lines: list[bytes] | None = None
+    lines: Lines | None = None
     """The rows of a csv as they stand in the file."""
     places: Places | None = None
     """The places whose mean stands for each row, where that is asked for."""
@@ -347,7 +347,7 @@ def _no_columns(rows: int) -> pa.RecordBatch:
 def _without(batch: PointBatch, is_bad: npt.NDArray[np.bool_]) -> PointBatch:
     """The batch without some rows."""
     kept = np.flatnonzero(~is_bad)
-    lines = None if batch.lines is None else [batch.lines[i] for i in kept]
+    lines = None if batch.lines is None else batch.lines[kept]
     places = None
     if batch.places is not None and batch.places.owners is not None and batch.places.samples is not None:
         number = np.cumsum(~is_bad) - 1
