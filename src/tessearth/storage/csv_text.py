@@ -46,8 +46,8 @@ class Dialect(NamedTuple):
     def cells(self, texts: Sequence[str]) -> bytes:
         """Cells with separators between them, in quotes where they need them."""
         text = io.StringIO()
-        csv.writer(text, delimiter=self.separator, lineterminator="").writerow(texts)
-        return text.getvalue().encode(self.encoding)
+        csv.writer(text, delimiter=self.separator, lineterminator="\r\n").writerow(texts)  # quotes what is in it
+        return text.getvalue()[:-2].encode(self.encoding)
 
 
 @dataclass(frozen=True, slots=True)
