@@ -115,7 +115,7 @@ NEAR_LATLON = np.stack((NEAR.y, NEAR.x), axis=-1)
 SQUARES = geopandas.GeoSeries([shapely.box(o, a, o + 2, a + 1) for a, o in LATLON], crs=4326)
 LINES = geopandas.GeoSeries([shapely.LineString([(o, a), (o + 1, a), (o + 1, a + 1)]) for a, o in LATLON], crs=4326)
 HOLES = geopandas.GeoSeries([one.difference(one.centroid.buffer(0.3)) for one in SQUARES], crs=4326)
-MULTI = geopandas.GeoSeries([shapely.MultiPoint([(o, a), (o, a + 1)]) for a, o in LATLON], crs=4326)
+MULTI = geopandas.GeoSeries([shapely.MultiPoint([(o, a), (o, a + 1), (o + 0.1, a + 0.2)]) for a, o in LATLON], crs=4326)
 GAPS = geopandas.GeoSeries([None if i == 3 else shapely.Point() if i == 5 else p for i, p in enumerate(POINTS)],
                            crs=4326)  # fmt: skip
 GAP_LATLON = np.where(np.isin(np.arange(ROWS), (3, 5))[:, None], np.nan, LATLON)

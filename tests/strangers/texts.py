@@ -86,7 +86,9 @@ def dialect(name: str, cells: Cells, separator: str = ",", encoding: str = "utf-
 NAMES = again("Zürich", "São Paulo", "O'Brien", "Łódź", "東京", "Москва")
 WESTERN = again("Zürich", "São Paulo", "O'Brien", "Köln – €5")
 LATIN = again("Zürich", "São Paulo", "Malmö", "Ðe ÿ")
-ODD = again("a,b", 'he said "no"', "two\nlines", "semi;colon", "tab\there", "pipe|", " blanks ", "'single'", '"', "\r\n")
+ODD = again(
+    "a,b", 'he said "no"', "two\nlines", "semi;colon", "tab\there", "pipe|", " blanks ", "'single'", '"', "\r\n"
+)
 NA_WORDS = again("NA", "N/A", "nan", "NaN", "null", "NULL", "None", "-", "#N/A", "", "?", "inf")
 DATES = {
     f"date {i}": again(*some)
@@ -109,12 +111,12 @@ plain = lines_of(table())
 bare = [b"id,note,lat,lon,label", *(b'%d,5" pipe,%r,%r,x' % (i, LAT[i], LON[i]) for i in range(ROWS))]
 quoted_empty = [b"a,b,lat,lon", *(b'%s,"",%r,%r' % (b"" if i % 2 else b'""', LAT[i], LON[i]) for i in range(ROWS))]
 blank = [line for pair in zip(plain, [b""] * len(plain), strict=True) for line in pair]
-LONG = 60_000
+LONG = 6_000
 long_lat = [round(-80 + 160 * i / LONG, 4) for i in range(LONG)]
 long_lon = [round(-170 + 340 * i / LONG, 4) for i in range(LONG)]
 changing = {
     "id": [f"{i:06d}" if i < LONG - 50 else f"R-{i}" for i in range(LONG)],
-    "note": ["some words that fill the file"] * LONG,
+    "note": ["some words that fill the file. " * 25] * LONG,
     "lat": long_lat,
     "lon": long_lon,
 }
@@ -148,8 +150,8 @@ def pair(name: str, coordinates: str, texts: Sequence[str], latlon: Any = LATLON
     return dialect(name, cells, reading={"lat": "place", "coordinates": coordinates}, names=None, latlon=latlon)
 
 
-comma = dict(lat=[str(x).replace(".", ",") for x in LAT], lon=[str(x).replace(".", ",") for x in LON])
-in_dms = dict(lat=[dms(x, "NS") for x in LAT], lon=[dms(x, "EW") for x in LON])
+comma = {"lat": [str(x).replace(".", ",") for x in LAT], "lon": [str(x).replace(".", ",") for x in LON]}
+in_dms = {"lat": [dms(x, "NS") for x in LAT], "lon": [dms(x, "EW") for x in LON]}
 DMS = np.stack((seconds_of(LAT), seconds_of(LON)), axis=-1)
 
 TEXTS = [
@@ -170,7 +172,7 @@ TEXTS = [
     dialect("shift-jis by name", table(name=again("東京", "大阪", "ソ表|")), encoding="shift-jis",
             reading={"encoding": "shift-jis"}),
     dialect("utf-8-sig by name", table(name=NAMES), reading={"encoding": "utf-8-sig"}, wrap=_Mark(b"\xef\xbb\xbf")),
-    dialect("line ends of Windows", table(name=ODD[:-1] + ["x"]), end=b"\r\n"),
+    dialect("line ends of Windows", table(name=[*ODD[:-1], "x"]), end=b"\r\n"),
     dialect("line ends of old Macs", table(name=NAMES), end=b"\r", is_copied=False),
     dialect("everything in quotes", table(name=NAMES), quoting=csv.QUOTE_ALL),
     dialect("odd cells", table(name=ODD)),

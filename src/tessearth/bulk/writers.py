@@ -555,7 +555,9 @@ def _texts(column: pa.Array) -> list[str]:
         column = column.cast(pa.float32())
     if pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type):
         column = column.cast(pa.string())
-    return ["" if value is None else value if isinstance(value, str) else _text_of(value) for value in column.to_pylist()]
+    return [
+        "" if value is None else value if isinstance(value, str) else _text_of(value) for value in column.to_pylist()
+    ]
 
 
 def _text_of(value: Any) -> str:

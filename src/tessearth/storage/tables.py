@@ -203,8 +203,12 @@ def _find_columns(raw: RawTable, reading: Reading) -> _Columns:
     if raw.geometry is not None and reading.lat is None and reading.lon is None:
         return _Columns((raw.geometry.name,), raw, reading)
     try:
-        found = find_columns([name if name in (reading.lat, reading.lon) else name.strip() for name in names], reading.lat, reading.lon)
-        return _Columns(tuple(next(name for name in names if name.strip() == one.strip()) for one in found), raw, reading)
+        found = find_columns(
+            [name if name in (reading.lat, reading.lon) else name.strip() for name in names], reading.lat, reading.lon
+        )
+        return _Columns(
+            tuple(next(name for name in names if name.strip() == one.strip()) for one in found), raw, reading
+        )
     except CoordinateError as error:
         raise CoordinateError(f"{error}{_advice_on_pairs(raw)}") from None
 
