@@ -443,7 +443,7 @@ class VectorWriter(ParquetWriter, Packed):
             path = Path(folder) / f"places.{next(kind for kind, name in DRIVERS.items() if name == self._driver)}"
             about = {"geometry_type": "Unknown", "crs": json.dumps(crs) if crs else "EPSG:4326"}
             about |= {"driver": self._driver, "layer": "places", "geometry_name": self._shape}
-            with _gdal_errors(pyogrio):
+            with _gdal(pyogrio):
                 pyogrio.write_arrow(rows, path, **about, **options.get(self._driver, {}))
             with open(path, "rb") as made:
                 shutil.copyfileobj(made, target)
@@ -475,13 +475,16 @@ class VectorWriter(ParquetWriter, Packed):
 
 
 @contextlib.contextmanager
-def _gdal_errors(pyogrio: Any) -> Iterator[None]:
+def _gdal(pyogrio: Any) -> Iterator[None]:
+    """GDAL that notes no time, so that the same rows give the same bytes, with errors of one line."""
+    errors = pyogrio.errors
+    pyogrio.set_gdal_config_options({"OGR_CURRENT_DATE": "1970-01-01T00:00:00.000Z"})
     try:
         yield
-    except pyogrio.errors.DataSourceError as error:
+    except (errors.DataSourceError, errors.DataLayerError, errors.FeatureError, errors.GeometryError) as error:
         raise OutputError(f"cannot be written: {error}") from None
-    except (pyogrio.errors.DataLayerError, pyogrio.errors.FeatureError, pyogrio.errors.GeometryError) as error:
-        raise OutputError(f"cannot be written: {error}") from None
+    finally:
+        pyogrio.set_gdal_config_options({"OGR_CURRENT_DATE": None})
 
 
 def points_as_wkb(latlon: Floats) -> pa.Array:

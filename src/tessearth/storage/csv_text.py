@@ -23,6 +23,7 @@ SEPARATORS = (",", ";", "\t", "|")
 BLOCK_BYTES = 2**22
 LONGEST_RECORD = 2**20
 """Bytes; a small compressed file may hold gigabytes without an end of line."""
+TOO_LONG = f"begins a quote that is never closed, or has more than {LONGEST_RECORD:,} characters: this is no csv"
 SAMPLED_RECORDS = 64
 """Records looked at to find the separator."""
 BEYOND_BYTES = ("utf-16", "utf-32", "utf-7", "iso2022", "hz")
@@ -124,7 +125,9 @@ class CsvFile(NamedTuple):
         if ragged:
             table = _spread(table, len(lines), ragged)
         if len(table) != len(lines):
-            raise TableError(f"{len(lines)} records were found and {len(table)} were read: quotes are out of order")
+            raise TableError(
+                f"{len(lines)} records were found and {len(table)} were read: a quote or a line end is out of place"
+            )
         return CsvBlock(next(iter(table.to_batches()), pa.RecordBatch.from_pylist([], table.schema)), lines, ragged)
 
 
@@ -185,6 +188,9 @@ def _find_encoding(head: bytes) -> str:
     for mark, name in WIDE.items():
         if head.startswith(mark):
             return name
+    for start, name in enumerate(("utf-16-be", "utf-16-le")):
+        if head[start::2].count(0) > len(head) // 4:
+            raise TableError(f"this looks like text in UTF-16: add --encoding {name}")
     if b"\0" in head:
         raise TableError("neither text nor a table format that can be read")
     try:
@@ -231,7 +237,7 @@ class _Transcoded:
 
 def _split(file: IO[bytes], separator: str) -> Iterator[Lines]:
     """The records of a file, the header first, a few megabytes at a time, without blank lines."""
-    rest = b""
+    rest, row = b"", 0
     while True:
         more = file.read(BLOCK_BYTES)
         text = rest + more
@@ -240,18 +246,29 @@ def _split(file: IO[bytes], separator: str) -> Iterator[Lines]:
             ends = np.append(ends, len(text))
         starts = np.append(0, ends + 1)
         rest, starts = text[starts[-1] :], starts[:-1]
-        if len(rest) > LONGEST_RECORD or (ends - starts).max(initial=0) > LONGEST_RECORD:
-            raise TableError(
-                f"a line has more than {LONGEST_RECORD} characters: this is no csv, or a quote in it is never closed"
-            )
         codes = np.frombuffer(text, np.uint8)
         stops = ends - ((ends > starts) & (codes[ends - 1] == ord("\r"))) if len(codes) else ends
         filled = stops > starts
         lines = Lines(text, np.stack((starts, stops), axis=-1)[filled])
+        longest = int((lines.bounds[:, 1] - lines.bounds[:, 0]).argmax()) if len(lines) else 0
+        if len(lines) and len(lines[longest : longest + 1].cut()[0]) > LONGEST_RECORD:
+            raise TableError(f"row {row + longest} {TOO_LONG}")
+        if len(rest) > LONGEST_RECORD or (not more and len(lines) and _is_open(lines[-1:].cut()[0], separator)):
+            raise TableError(f"row {row + len(lines) - (not more)} {TOO_LONG}")
+        row += len(lines)
         if len(lines):
             yield lines if filled[:-1].all() else _closed_up(lines)
         if not more:
             return
+
+
+def _is_open(record: bytes, separator: str) -> bool:
+    """Whether a quote in a record is never closed."""
+    try:
+        list(csv.reader(record.decode("latin-1").splitlines(keepends=True), delimiter=separator, strict=True))
+    except csv.Error as error:
+        return "unexpected end" in str(error)
+    return False
 
 
 def _line_ends(text: bytes, separator: str) -> npt.NDArray[np.int64]:

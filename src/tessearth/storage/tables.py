@@ -6,10 +6,12 @@
 import contextlib
 import csv
 import io
+import re
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tessearth.errors import ConfigError, CoordinateError, TableError
+from tessearth.errors import ConfigError, CoordinateError, OutputError, TableError
 from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere import (
     FORMS,
@@ -41,6 +43,9 @@ from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
 OnBad = Literal["error", "skip", "null"]
 """What is done about rows without a usable place: refuse the table, leave them out, keep them without an embedding."""
 SHOWN_ROWS = 5
+LISTED = "row,problem"
+"""How a list of bad rows begins."""
+WELL_KNOWN_TEXT = re.compile(r"\s*(MULTI)?(POINT|LINESTRING|POLYGON|GEOMETRYCOLLECTION)\b", re.IGNORECASE)
 BLANK = ("", "nan", "NaN", "null")
 """What a missing value looks like in any table."""
 PANDAS_BLANK = (
@@ -228,7 +233,12 @@ def _advice_on_pairs(raw: RawTable) -> str:
     for name in names if some else ():
         texts = [text for text in some.columns.column(name)[:100].to_pylist() if text]  # type: ignore[union-attr]
         if texts and guess_form(texts) == "lat,lon" and not any(np.isfinite(read_angle(text, "dms")) for text in texts):
+            if all(text.strip().upper().startswith("POINT") for text in texts):
+                return f"; column {name!r} holds points as text: add --lat {name} --coordinates lon,lat"
             return f"; column {name!r} holds pairs: add --lat {name} --coordinates lat,lon (or lon,lat)"
+        if texts and all(WELL_KNOWN_TEXT.match(text) for text in texts):
+            convert = f"ogr2ogr places.gpkg FILE -oo GEOM_POSSIBLE_NAMES={name} -a_srs EPSG:4326"
+            return f"; column {name!r} holds shapes as text, which {convert} makes a file of shapes of"
     return ""
 
 
@@ -254,7 +264,7 @@ def _check_all(columns: _Columns) -> _Checked:
     texts: list[list[str]] = []
     listed = io.StringIO(newline="")
     writer = csv.writer(listed, lineterminator="\n")
-    writer.writerow(["row", "problem", *columns.names])
+    writer.writerow([*LISTED.split(","), *columns.names])
     small = True
     for batch in columns.raw.read(columns.names):
         latlon = columns.read(batch).latlon
@@ -269,7 +279,7 @@ def _check_all(columns: _Columns) -> _Checked:
         small = small and are_radians(latlon[~is_bad])
         rows, bad = rows + len(latlon), bad + int(is_bad.sum())
     if columns.reading.bad_file and bad:
-        write_bytes(columns.reading.bad_file, listed.getvalue().encode())
+        _write_list(columns.reading.bad_file, listed.getvalue().encode())
     if rows == 0:
         raise TableError("the table holds no rows")
     if bad and columns.reading.on_bad == "error":
@@ -279,6 +289,13 @@ def _check_all(columns: _Columns) -> _Checked:
     if small:
         warn_of_radians(latlon[~is_bad])
     return _Checked(rows, bad)
+
+
+def _write_list(path: str, content: bytes) -> None:
+    """Write the list of bad rows, in the place of an older one or of nothing."""
+    if Path(path).is_file() and not Path(path).read_bytes().startswith(LISTED.encode()):
+        raise OutputError(f"{path} exists already and is no list of bad rows: choose another file")
+    write_bytes(path, content)
 
 
 def _bad_rows(rows: Rows, latlon: Floats) -> npt.NDArray[np.bool_]:
