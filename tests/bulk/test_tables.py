@@ -185,7 +185,7 @@ def test_csv_and_every_output_format_go_through_parts(folder: Path) -> None:
     random_places(40_000).to_csv(folder / "p.csv", index=False)
     told: list[tuple[int, int | None]] = []
     work = job(folder, "o.npy", "p.csv", "npy", width="float16")
-    assert encode_table(work, workers=1, progress=lambda *step: told.append(step)) == 40_000
+    assert encode_table(work, workers=1, progress=lambda *step: told.append(step)) == (40_000, 18, 0)
     got = np.load(folder / "o.npy")
     assert (got.dtype, got.shape) == (np.float16, (40_000, 18))
     np.testing.assert_allclose(got, Embedder(folder / "m.safetensors")(random_places(40_000)), atol=1e-3)

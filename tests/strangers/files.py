@@ -3,9 +3,10 @@
 import datetime
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import geopandas
@@ -31,7 +32,7 @@ class File(NamedTuple):
     write: Callable[[Path], Any]
     own: str | None
     """The suffix of the same kind; None where it is not written."""
-    reading: dict[str, Any] = {}
+    reading: Mapping[str, Any] = MappingProxyType({})
     latlon: Any = LATLON
     is_vector: bool = False
     atol: float = 1e-5

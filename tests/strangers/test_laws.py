@@ -1,6 +1,7 @@
 """What holds for every table: nothing is overwritten or removed, bad rows are named before any work, runs resume."""
 
 import csv
+import gzip
 import io
 import json
 import zipfile
@@ -299,3 +300,36 @@ def test_chosen_columns_are_kept(tmp_path: Path, keep: list[str], suffix: str) -
     if suffix == ".csv":
         head = rows_of(tmp_path / "o.csv")[0]
         assert head[:-DIM] == (keep or ["lat", "lon"])
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".gpkg"])
+def test_shapes_left_behind_take_their_projection_along(tmp_path: Path, suffix: str) -> None:
+    points = geopandas.GeoSeries.from_xy([10.0, 11.0], [50.0, 51.0], crs=4326)
+    frame = geopandas.GeoDataFrame({"id": ["01", "02"], "n": [1, 2]}, geometry=points).to_crs(32632)
+    frame.set_index("n").to_parquet(tmp_path / "t.parquet")
+    encode(tmp_path / "t.parquet", tmp_path / f"o{suffix}", keep=["id"])
+    if suffix == ".gpkg":
+        back = geopandas.read_file(tmp_path / "o.gpkg")
+        assert back.crs == 4326
+        np.testing.assert_allclose(back.geometry.x, points.x, atol=1e-9)
+    else:
+        back = pd.read_parquet(tmp_path / "o.parquet")
+        assert b"geo" not in pyarrow.parquet.read_schema(tmp_path / "o.parquet").metadata
+    assert back["id"].tolist() == ["01", "02"]
+
+
+def test_a_compressed_geojson_is_read(tmp_path: Path) -> None:
+    text = '{"type": "Feature", "properties": {"id": "01"}, "geometry": {"type": "Point", "coordinates": [2, 48]}}'
+    whole = '{"type": "FeatureCollection", "features": [' + text + "]}"
+    (tmp_path / "t.geojson.gz").write_bytes(gzip.compress(whole.encode()))
+    encode(tmp_path / "t.geojson.gz", tmp_path / "o.csv")
+    assert [row[:3] for row in rows_of(tmp_path / "o.csv")] == [["id", "lat", "lon"], ["01", "48", "2"]]
+
+
+def test_decimal_commas_and_empty_cells_are_read_as_whole_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tessearth.storage.tables.read_angle", lambda *given: pytest.fail("a row was read by itself"))
+    (tmp_path / "t.csv").write_text("lat;lon\n48,5;2,25\n;1\n")
+    with open_points(tmp_path / "t.csv", Reading(coordinates="comma", on_bad="null")) as points:
+        assert next(points.batches).latlon[0].tolist() == [48.5, 2.25]

@@ -1,9 +1,10 @@
-"""Tables as strangers have them go through every door: each cell comes back as it was, each place gets its embedding."""
+"""Tables as strangers have them: each cell comes back as it was, and each place gets its own embedding."""
 
 import csv
 import io
 import json
 import math
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,9 @@ def one_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelChoice, "open", lambda choice, threads=None: EMBEDDER)
 
 
-def encode(source: str | Path, output: Path, reading: dict[str, Any], keep: Any = None, **more: Any) -> None:
-    job = TableJob(source=str(source), output=str(output), format=output_format(str(output)), keep=keep,
-                   choice=ModelChoice(model="shared"), reading=Reading(**reading), **more)  # fmt: skip
+def encode(source: str | Path, output: Path, reading: Mapping[str, Any]) -> None:
+    job = TableJob(source=str(source), output=str(output), format=output_format(str(output)),
+                   choice=ModelChoice(model="shared"), reading=Reading(**reading))  # fmt: skip
     encode_table(job)
 
 
@@ -227,7 +228,7 @@ def test_a_file_is_encoded(case: File, tmp_path: Path) -> None:
         if suffix in (".gpkg", case.own) and shapes is not None:
             back = read_shapes(output)
             assert back.crs == shapes.crs
-            assert all(a == b or is_nowhere(a) and is_nowhere(b) for a, b in zip(shapes, back, strict=True))
+            assert all(a == b or (is_nowhere(a) and is_nowhere(b)) for a, b in zip(shapes, back, strict=True))
 
 
 def is_nowhere(shape: Any) -> bool:

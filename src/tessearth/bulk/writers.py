@@ -216,7 +216,7 @@ class _FileWriter:
         self.file, self.points, self.added = file, points, added
 
     def plain_rows(self, batch: PointBatch) -> pa.RecordBatch:
-        """The columns that travel along; latitude and longitude in the place of shapes, or where there are no others."""
+        """The columns that travel along; latitude and longitude in the place of shapes, or where nothing is kept."""
         names = [name for name in batch.rows.schema.names if name != self.points.geometry]
         columns = {name: batch.rows.column(name) for name in names}
         if not names or len(names) < len(batch.rows.schema):
@@ -437,7 +437,7 @@ class VectorWriter(ParquetWriter, Packed):
         options = {"FlatGeobuf": {"SPATIAL_INDEX": "NO"}, "GPKG": {"FID": self._row_name}}  # an index sorts the rows
         with pa.parquet.ParquetFile(self.file) as whole, tempfile.TemporaryDirectory() as folder:
             exact = self._exact_columns(whole)
-            batches = (flat_columns(self._storable(batch, exact)) for batch in whole.iter_batches())
+            batches = (flat_columns(_as_gdal_has_it(batch, exact)) for batch in whole.iter_batches())
             first = next(batches)
             rows = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
             path = Path(folder) / f"places.{next(kind for kind, name in DRIVERS.items() if name == self._driver)}"
@@ -450,10 +450,10 @@ class VectorWriter(ParquetWriter, Packed):
 
     def _exact_columns(self, whole: Any) -> set[str]:
         """The columns that GDAL keeps as they are; the others become text. Its times count whole milliseconds."""
-        known = (pa.types.is_floating, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string,
-                 pa.types.is_date32, pa.types.is_fixed_size_list)  # fmt: skip
-        exact = {field.name for field in self._schema if any(of_kind(field.type) for of_kind in known)}
-        exact |= {field.name for field in self._schema if pa.types.is_integer(field.type) and field.type != pa.uint64()}
+        known = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_string,
+                 pa.types.is_large_string, pa.types.is_date32, pa.types.is_fixed_size_list)  # fmt: skip
+        exact = {field.name for field in self._schema if any(is_one(field.type) for is_one in known)}
+        exact -= {field.name for field in self._schema if field.type == pa.uint64()}
         for field in self._schema:
             if pa.types.is_timestamp(field.type):
                 times = whole.read([field.name])[field.name]
@@ -461,17 +461,20 @@ class VectorWriter(ParquetWriter, Packed):
                     exact.add(field.name)
         return exact | {self._shape}
 
-    def _storable(self, batch: pa.RecordBatch, exact: set[str]) -> pa.RecordBatch:
-        columns = {}
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            if name not in exact:
-                column = pa.array(_texts(column), pa.string(), mask=column.is_null().to_numpy(zero_copy_only=False))
-            elif pa.types.is_timestamp(column.type):
-                column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-            elif pa.types.is_float16(column.type):
-                column = column.cast(pa.float32())
-            columns[name] = column
-        return pa.RecordBatch.from_pydict(columns)
+
+def _as_gdal_has_it(batch: pa.RecordBatch, exact: set[str]) -> pa.RecordBatch:
+    """Columns of the types that GDAL takes."""
+    columns: dict[str, pa.Array] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        kind = column.type
+        if name not in exact:
+            mask = column.is_null().to_numpy(zero_copy_only=False)
+            columns[name] = pa.array(_texts(column), pa.string(), mask=mask)
+        elif pa.types.is_timestamp(kind):
+            columns[name] = column.cast(pa.timestamp("ms", kind.tz), safe=False)
+        else:
+            columns[name] = column.cast(pa.float32()) if pa.types.is_float16(kind) else column
+    return pa.RecordBatch.from_pydict(columns)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ SEPARATORS = (",", ";", "\t", "|")
 BLOCK_BYTES = 2**22
 LONGEST_RECORD = 2**20
 """Bytes; a small compressed file may hold gigabytes without an end of line."""
-TOO_LONG = f"begins a quote that is never closed, or has more than {LONGEST_RECORD:,} characters: this is no csv"
 SAMPLED_RECORDS = 64
 """Records looked at to find the separator."""
 BEYOND_BYTES = ("utf-16", "utf-32", "utf-7", "iso2022", "hz")
@@ -252,14 +251,19 @@ def _split(file: IO[bytes], separator: str) -> Iterator[Lines]:
         lines = Lines(text, np.stack((starts, stops), axis=-1)[filled])
         longest = int((lines.bounds[:, 1] - lines.bounds[:, 0]).argmax()) if len(lines) else 0
         if len(lines) and len(lines[longest : longest + 1].cut()[0]) > LONGEST_RECORD:
-            raise TableError(f"row {row + longest} {TOO_LONG}")
+            raise TableError(_too_long(row + longest))
         if len(rest) > LONGEST_RECORD or (not more and len(lines) and _is_open(lines[-1:].cut()[0], separator)):
-            raise TableError(f"row {row + len(lines) - (not more)} {TOO_LONG}")
+            raise TableError(_too_long(row + len(lines) - (not more)))
         row += len(lines)
         if len(lines):
             yield lines if filled[:-1].all() else _closed_up(lines)
         if not more:
             return
+
+
+def _too_long(row: int) -> str:
+    name = f"row {row}" if row else "the header"
+    return f"{name} begins a quote that is never closed, or has more than {LONGEST_RECORD:,} characters: this is no csv"
 
 
 def _is_open(record: bytes, separator: str) -> bool:

@@ -167,7 +167,7 @@ class _Columns(NamedTuple):
     def texts(self, rows: Rows, index: int) -> list[str]:
         """The cells of a row's place as text."""
         found = [rows.columns.column(name)[index].as_py() for name in self.names]
-        return ["" if value is None else value if isinstance(value, str) else repr(value) for value in found]
+        return ["" if value is None else value if isinstance(value, str) else repr(value)[:80] for value in found]
 
 
 @contextlib.contextmanager
@@ -186,7 +186,10 @@ def open_points(
             columns = _find_columns(raw, reading)
             kept = _find_kept(raw.schema.names, keep)
             checked = _check_all(columns)
-            schema = pa.schema([_kept_field(columns, raw.schema.field(one)) for one in kept], raw.schema.metadata)
+            about = dict(raw.schema.metadata or {})
+            if raw.geometry and raw.geometry.name not in kept:
+                del about[b"geo"]
+            schema = pa.schema([_kept_field(columns, raw.schema.field(one)) for one in kept], about)
             total = checked.rows - (checked.bad if reading.on_bad == "skip" else 0)
             yield PointTable(
                 name=name,
@@ -215,7 +218,7 @@ def _find_columns(raw: RawTable, reading: Reading) -> _Columns:
             tuple(next(name for name in names if name.strip() == one.strip()) for one in found), raw, reading
         )
     except CoordinateError as error:
-        raise CoordinateError(f"{error}{_advice_on_pairs(raw)}") from None
+        raise CoordinateError(f"{error}{_advice_on_pairs(raw) or '; name both by --lat and --lon'}") from None
 
 
 def _one_column(names: Sequence[str], wanted: str | None) -> str:
@@ -395,9 +398,10 @@ def _to_numbers(column: pa.Array, form: Form) -> Floats:
     """A coordinate column as float64, NaN where there is no number."""
     if not pa.types.is_string(column.type):
         return np.array(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
-    with contextlib.suppress(pa.ArrowInvalid):
-        if form == "degrees":
-            return np.array(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    plain = pc.replace_substring(column, ",", ".") if form == "comma" else column
+    for texts in (plain, pc.if_else(pc.equal(plain, ""), None, plain)) if form in ("degrees", "comma") else ():
+        with contextlib.suppress(pa.ArrowInvalid):
+            return np.array(pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
     return np.array([read_angle(text or "", form) for text in column.to_pylist()], dtype=np.float64)
 
 
