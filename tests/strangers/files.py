@@ -57,6 +57,14 @@ TYPES: dict[str, pa.Array] = {
     "view": pa.array(again("ab", None, ""), pa.string_view()),
     "binary": pa.array(again(b"\x00\xff", None, b""), pa.binary()),
     "nothing": pa.nulls(ROWS),
+    "fixed list": pa.array(again([1.5, 2.0], None), pa.list_(pa.float32(), 2)),
+    "fixed bytes": pa.array(again(b"ab", None), pa.binary(2)),
+    "seconds": pa.array(again(1, None), pa.timestamp("s")),
+    "day in ms": pa.array(again(86_400_000, None), pa.date64()),
+    "time in s": pa.array(again(1, None), pa.time32("s")),
+    "long decimal": pa.array(again(Decimal("1.5"), None), pa.decimal256(60, 2)),
+    "large list": pa.array(again([1], None), pa.large_list(pa.int64())),
+    "infinite": pa.array(again(float("inf"), -1.5)),
     "bool": pa.array(again(True, False, None)),
     "int8": pa.array(again(-128, 127, None), pa.int8()),
     "uint64": pa.array(again(2**64 - 1, 0), pa.uint64()),
@@ -70,6 +78,8 @@ MEMBERS = {
     "times": ("zone", "utc", "ns", "day", "time", "duration"),
     "big numbers": ("decimal", "uint64", "float16", "float64"),
     "nested": ("list", "text list", "struct"),
+    "rare types": ("fixed list", "fixed bytes", "seconds", "day in ms", "time in s", "long decimal", "large list"),
+    "infinite numbers": ("infinite",),
     "bytes and nothing": ("binary", "nothing", "view"),
 }
 

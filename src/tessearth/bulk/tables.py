@@ -268,6 +268,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
     """Write every batch of the table into the growing file, and then the end of the file, which is the output."""
     path, done = job.folder / GROWING, 0
     added = embedding_schema(model.dim, table.width)
+    check_schema(table.format, points.schema, added)
     with open(path, "r+b" if path.exists() else "w+b") as file, contextlib.ExitStack() as stack:
         writer = WRITERS[table.format](file, points, added)
         stack.callback(writer.abandon)

@@ -62,11 +62,14 @@ SUFFIXES: dict[str, OutputFormat] = {
     ".xlsx": "xlsx",
 }
 ARRAYS_ONLY = ("npy", "npz")
+NESTING = ("parquet", "jsonl", "arrow")
+"""Formats in which an embedding is one cell."""
 PACKED = ("npz", "arrow", "gpkg", "geojson", "fgb", "xlsx")
 """Formats that are made from another file at the end."""
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 EXCEL = (1_048_576, 16_384)
 """The most rows and columns of a sheet."""
+EXCEL_TYPES = (str, bool, int, float, datetime.date, type(None))
 DRIVERS = {"gpkg": "GPKG", "geojson": "GeoJSON", "fgb": "FlatGeobuf"}
 EMBEDDING, GEOMETRY, PLACE = "embedding", "geometry", ["lat", "lon"]
 
@@ -112,20 +115,18 @@ def check_schema(kind: OutputFormat, schema: pa.Schema, added: pa.Schema) -> Non
     """Refuse a table whose columns collide with the new ones, or that a format cannot hold, before any work."""
     if kind in ARRAYS_ONLY:
         return
-    new = added.names if kind in ("parquet", "jsonl", "arrow") else flat_names(added)
+    new = [*(added.names if kind not in ("csv", "tsv") else ()), *(flat_names(added) if kind not in NESTING else ())]
     taken = [name for name in new if name in schema.names]
     if taken:
         raise TableError(f"the table has a column {taken[0]!r} already: rename it, or leave it out with --keep")
     if kind == "xlsx" and len(schema) + len(new) > EXCEL[1]:
         raise TableError(f"an Excel sheet has room for {EXCEL[1]:,} columns, not {len(schema) + len(new):,}: use .csv")
-    if kind != "gpkg":
-        return
-    if len(schema) + len(new) > 1990:
+    if kind == "gpkg" and len(schema) + len(new) > 1990:
         raise TableError(f"a GeoPackage has room for 2,000 columns, not {len(schema) + len(new):,}: keep fewer --dims")
-    lower = [name.lower() for name in schema.names]
-    alike = [name for name in schema.names if lower.count(name.lower()) > 1]
-    if alike:
-        raise TableError(f"columns {alike[0]!r} and {alike[1]!r} differ in capitals only, which a GeoPackage ignores")
+    seen: dict[str, str] = {}
+    for name in schema.names if kind == "gpkg" else ():
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise TableError(f"columns {other!r} and {name!r} differ in capitals only, which a GeoPackage ignores")
 
 
 def check_width(width: str) -> Width:
@@ -151,26 +152,25 @@ def as_column(embeddings: Embeddings, latlon: Floats, schema: pa.Schema) -> pa.R
 
 
 def flat_names(schema: pa.Schema) -> list[str]:
-    """The names of columns where a list of numbers is a column for each."""
-    return [
-        name
-        for field in schema
-        for name in (
-            [f"{field.name}_{i}" for i in range(field.type.list_size)]
-            if pa.types.is_fixed_size_list(field.type)
-            else [field.name]
-        )
-    ]
+    """The names of columns where an embedding is a column for each number."""
+    names = ([f"{field.name}_{i}" for i in range(_width_of(field))] or [field.name] for field in schema)
+    return [name for some in names for name in some]
+
+
+def _width_of(field: pa.Field) -> int:
+    """How many columns an embedding becomes; 0 for any other column."""
+    return field.type.list_size if field.name == EMBEDDING and pa.types.is_fixed_size_list(field.type) else 0
 
 
 def flat_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Some rows with a column for each number of a list."""
+    """Some rows with a column for each number of an embedding."""
     arrays: list[pa.Array] = []
-    for column in rows.columns:
-        if not pa.types.is_fixed_size_list(column.type):
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        width = _width_of(field)
+        if not width:
             arrays.append(column)
             continue
-        values = column.values.to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
+        values = column.values.to_numpy(zero_copy_only=False).reshape(-1, width)
         values = values[column.offset : column.offset + len(column)]
         missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
         arrays += [pa.array(np.ascontiguousarray(one), column.type.value_type, mask=missing) for one in values.T]
@@ -434,7 +434,10 @@ class VectorWriter(ParquetWriter, Packed):
         self.file.seek(0)
         geo = json.loads((self._schema.metadata or {}).get(b"geo", b"{}"))
         crs = geo.get("columns", {}).get(self._shape, {}).get("crs")
-        options = {"FlatGeobuf": {"SPATIAL_INDEX": "NO"}, "GPKG": {"FID": self._row_name}}  # an index sorts the rows
+        options = {
+            "FlatGeobuf": {"SPATIAL_INDEX": "NO"},
+            "GPKG": {"FID": self._row_name, "GEOMETRY_NAME": self._shape},
+        }  # an index sorts the rows
         with pa.parquet.ParquetFile(self.file) as whole, tempfile.TemporaryDirectory() as folder:
             exact = self._exact_columns(whole)
             batches = (flat_columns(_as_gdal_has_it(batch, exact)) for batch in whole.iter_batches())
@@ -451,7 +454,7 @@ class VectorWriter(ParquetWriter, Packed):
     def _exact_columns(self, whole: Any) -> set[str]:
         """The columns that GDAL keeps as they are; the others become text. Its times count whole milliseconds."""
         known = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_string,
-                 pa.types.is_large_string, pa.types.is_date32, pa.types.is_fixed_size_list)  # fmt: skip
+                 pa.types.is_large_string, pa.types.is_date32)  # fmt: skip
         exact = {field.name for field in self._schema if any(is_one(field.type) for is_one in known)}
         exact -= {field.name for field in self._schema if field.type == pa.uint64()}
         for field in self._schema:
@@ -459,7 +462,7 @@ class VectorWriter(ParquetWriter, Packed):
                 times = whole.read([field.name])[field.name]
                 if pc.all(pc.equal(pc.floor_temporal(times, unit="millisecond"), times)).as_py() is not False:
                     exact.add(field.name)
-        return exact | {self._shape}
+        return exact | {self._shape, EMBEDDING}
 
 
 def _as_gdal_has_it(batch: pa.RecordBatch, exact: set[str]) -> pa.RecordBatch:
@@ -592,12 +595,18 @@ def _short(column: pa.Array) -> list[Any]:
         return list(column.cast(pa.string()).to_pylist())
     if pa.types.is_floating(column.type):
         dtype = column.type.to_pandas_dtype()
-        values = column.to_pylist()
-        return [None if value is None or not math.isfinite(value) else float(str(dtype(value))) for value in values]
+        return [
+            None if value is None or math.isnan(value) else _json_number(dtype(value)) for value in column.to_pylist()
+        ]
     if not pa.types.is_fixed_size_list(column.type):
         return list(column.to_pylist())
     dtype = column.type.value_type.to_pandas_dtype()
     return [None if row is None else short_floats(np.array(row, dtype)) for row in column.to_pylist()]
+
+
+def _json_number(value: np.floating) -> float | str:
+    """A number; infinity as text, which JSON has no number for."""
+    return float(str(value)) if np.isfinite(value) else str(value)
 
 
 def short_floats(values: Embeddings) -> list[float]:
@@ -646,7 +655,7 @@ def _excel_cell(make: Callable[..., Any], value: Any) -> Any:
     """A cell; text stays text, also when it begins like a formula."""
     if isinstance(value, float) and not math.isfinite(value):
         value = None if math.isnan(value) else str(value)
-    if isinstance(value, bytes | datetime.timedelta) or (isinstance(value, int) and abs(value) > EXACT):
+    if not isinstance(value, EXCEL_TYPES) or (isinstance(value, int) and abs(value) > EXACT):
         value = _text_of(value)
     if not isinstance(value, str):
         return value
