@@ -23,6 +23,7 @@ from tessearth import Embedder
 from tessearth.bulk import ModelChoice, TableJob, encode_table, output_format, tables
 from tessearth.errors import OutputError, TableError
 from tessearth.storage import Reading, open_points, read_labelled
+from tessearth.training import finetune, predict_table
 from tests.conftest import tiny_encoder
 from tests.strangers.texts import LATLON, Text, lines_of, table
 
@@ -269,6 +270,10 @@ def test_a_mean_over_shapes_is_the_mean_of_embeddings(tmp_path: Path) -> None:
     inside = np.random.default_rng(0).uniform((40, 10), (41, 11), (4000, 2))
     wanted = np.stack((EMBEDDER.embed(inside).mean(0), EMBEDDER.embed((5, 5))))
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), wanted, atol=2e-3)
+    tuned = finetune(tiny_encoder(dtype=torch.float32), LATLON, LATLON[:, 0], frozen=True, epochs=0)
+    predict_table(tuned, f"{tmp_path}/t.gpkg", tmp_path / "p.csv", reading=Reading(geometry="mean"))
+    found = [float(row[-1]) for row in rows_of(tmp_path / "p.csv")[1:]]
+    np.testing.assert_allclose(found, tuned.values_of(wanted.astype(np.float32)), atol=0.2)
 
 
 def test_odd_text_goes_into_a_sheet_as_it_is(tmp_path: Path) -> None:
@@ -333,3 +338,17 @@ def test_decimal_commas_and_empty_cells_are_read_as_whole_columns(
     (tmp_path / "t.csv").write_text("lat;lon\n48,5;2,25\n;1\n")
     with open_points(tmp_path / "t.csv", Reading(coordinates="comma", on_bad="null")) as points:
         assert next(points.batches).latlon[0].tolist() == [48.5, 2.25]
+
+
+@pytest.mark.parametrize("on_bad", ["skip", "null"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".gpkg", ".jsonl", ".npy"])
+@pytest.mark.parametrize("workers", [None, 1])
+def test_whole_batches_may_hold_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_bad: str, suffix: str, workers: int | None
+) -> None:
+    monkeypatch.setattr("tessearth.storage.formats.ROWS_AT_ONCE", 2)
+    (tmp_path / "t.csv").write_text("id,lat,lon\n1,,\n2,,\n3,4,50\n4,,\n5,,\n6,,\n")
+    encode(tmp_path / "t.csv", tmp_path / f"o{suffix}", workers, on_bad=on_bad)
+    found = [row for row in embeddings_of(tmp_path / f"o{suffix}") if row is not None]
+    np.testing.assert_allclose(np.array(found, float), EMBEDDER.embed([(4, 50)]), atol=1e-5)
+    assert len(embeddings_of(tmp_path / f"o{suffix}")) == (1 if on_bad == "skip" else 6)

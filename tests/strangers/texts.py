@@ -175,6 +175,7 @@ TEXTS = [
     dialect("utf-8-sig by name", table(name=NAMES), reading={"encoding": "utf-8-sig"}, wrap=_Mark(b"\xef\xbb\xbf")),
     dialect("line ends of Windows", table(name=[*ODD[:-1], "x"]), end=b"\r\n"),
     dialect("line ends of old Macs", table(name=NAMES), end=b"\r", is_copied=False),
+    Text("line ends converted twice", plain, end=b"\r\r\n", is_copied=False),
     dialect("everything in quotes", table(name=NAMES), quoting=csv.QUOTE_ALL),
     dialect("odd cells", table(name=ODD)),
     dialect("odd cells with tabs", table(name=ODD), "\t"),

@@ -577,7 +577,7 @@ def _text_of(value: Any) -> str:
 
 
 class JsonLinesWriter(_FileWriter):
-    """One object a line: the columns that travel along, latitude and longitude, the new columns."""
+    """One object a line: the columns that travel along, with latitude and longitude for shapes, and the new ones."""
 
     def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
         """Append some rows."""

@@ -23,6 +23,7 @@ SEPARATORS = (",", ";", "\t", "|")
 BLOCK_BYTES = 2**22
 LONGEST_RECORD = 2**20
 """Bytes; a small compressed file may hold gigabytes without an end of line."""
+OUT_OF_PLACE = "a quote, or the line end of an old Mac, stands inside of a cell"
 SAMPLED_RECORDS = 64
 """Records looked at to find the separator."""
 BEYOND_BYTES = ("utf-16", "utf-32", "utf-7", "iso2022", "hz")
@@ -121,12 +122,12 @@ class CsvFile(NamedTuple):
                 column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
             ),
         ).combine_chunks()
+        if len(table) + len(ragged) != len(lines) or any(row >= len(lines) for row in ragged):
+            raise TableError(
+                f"{len(lines)} records were found and {len(table) + len(ragged)} were read: {OUT_OF_PLACE}"
+            )
         if ragged:
             table = _spread(table, len(lines), ragged)
-        if len(table) != len(lines):
-            raise TableError(
-                f"{len(lines)} records were found and {len(table)} were read: a quote or a line end is out of place"
-            )
         return CsvBlock(next(iter(table.to_batches()), pa.RecordBatch.from_pylist([], table.schema)), lines, ragged)
 
 
@@ -146,7 +147,7 @@ def open_csv(opened: Opened, separator: str | None = None, encoding: str | None 
         if found.startswith(BEYOND_BYTES):
             opened, found = _transcoded(opened, found, ""), "utf-8"
             head = _head_of(opened)
-        if b"\n" not in head and b"\r" in head:
+        if (b"\n" not in head and b"\r" in head) or head.partition(b"\n")[0].endswith(b"\r\r"):
             opened, found = _transcoded(opened, found, None), "utf-8"
             head = _head_of(opened)
         sample = head[: head.rfind(b"\n") + 1 or None].decode(found)
