@@ -196,6 +196,8 @@ def _find_encoding(head: bytes) -> str:
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end
     except UnicodeDecodeError:
+        if not head.decode("utf-8", "ignore").isascii():
+            raise TableError("a part of the text only is UTF-8: add --encoding (latin-1 reads any bytes)") from None
         return FALLBACK
     return "utf-8"
 

@@ -30,6 +30,7 @@ from tessearth.sphere import (
     are_radians,
     check_latlon,
     find_columns,
+    fits_axis,
     guess_form,
     read_angle,
     read_pair,
@@ -138,7 +139,8 @@ class _Columns(NamedTuple):
         if len(columns) == 1:
             pairs = [read_pair(text or "", self.reading.coordinates) for text in columns[0].to_pylist()]
             return Places(np.array(pairs, dtype=np.float64).reshape(-1, 2))
-        return Places(np.stack([_to_numbers(column, self.reading.coordinates) for column in columns], axis=-1))
+        numbers = [_to_numbers(column, self.reading.coordinates, axis) for axis, column in enumerate(columns)]
+        return Places(np.stack(numbers, axis=-1))
 
     def problem(self, rows: Rows, index: int, row: int, latlon: Floats) -> str:
         """Why a row has no usable place; rows count from 1, header not counted."""
@@ -218,7 +220,7 @@ def _find_columns(raw: RawTable, reading: Reading) -> _Columns:
             tuple(next(name for name in names if name.strip() == one.strip()) for one in found), raw, reading
         )
     except CoordinateError as error:
-        raise CoordinateError(f"{error}{_advice_on_pairs(raw) or '; name both by --lat and --lon'}") from None
+        raise CoordinateError(f"{error}{_advice_on_columns(raw, reading)}") from None
 
 
 def _one_column(names: Sequence[str], wanted: str | None) -> str:
@@ -227,6 +229,15 @@ def _one_column(names: Sequence[str], wanted: str | None) -> str:
     if wanted not in names:
         raise TableError(f"there is no column {wanted!r}{did_you_mean(wanted, names)}")
     return wanted
+
+
+def _advice_on_columns(raw: RawTable, reading: Reading) -> str:
+    """The options to add where no columns have the usual names."""
+    if reading.lat is not None:
+        return ""
+    if raw.csv is not None and len(raw.schema) == 1 and _advice_on_pairs(raw) == "":
+        return ": the first line is one column; if it is no header remove it, if columns are cut otherwise add --sep"
+    return _advice_on_pairs(raw) or "; add --lat COLUMN --lon COLUMN"
 
 
 def _advice_on_pairs(raw: RawTable) -> str:
@@ -394,7 +405,7 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
     raise TableError(f"column {name!r} is {column.type}, where degrees as numbers belong")
 
 
-def _to_numbers(column: pa.Array, form: Form) -> Floats:
+def _to_numbers(column: pa.Array, form: Form, axis: int) -> Floats:
     """A coordinate column as float64, NaN where there is no number."""
     if not pa.types.is_string(column.type):
         return np.array(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
@@ -402,7 +413,8 @@ def _to_numbers(column: pa.Array, form: Form) -> Floats:
     for texts in (plain, pc.if_else(pc.equal(plain, ""), None, plain)) if form in ("degrees", "comma") else ():
         with contextlib.suppress(pa.ArrowInvalid):
             return np.array(pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
-    return np.array([read_angle(text or "", form) for text in column.to_pylist()], dtype=np.float64)
+    texts = [text if text and fits_axis(text, axis) else "" for text in column.to_pylist()]
+    return np.array([read_angle(text, form) for text in texts], dtype=np.float64)
 
 
 def _names_no_number(text: str) -> bool:
