@@ -1,9 +1,11 @@
 """What holds for every table: nothing is overwritten or removed, bad rows are named before any work, runs resume."""
 
 import csv
+import datetime
 import gzip
 import io
 import json
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ import torch
 
 from tessearth import Embedder
 from tessearth.bulk import ModelChoice, TableJob, encode_table, output_format, tables
-from tessearth.errors import OutputError, TableError
+from tessearth.errors import OutputError, TableError, TessearthError
 from tessearth.storage import Reading, open_points, read_labelled
 from tessearth.training import finetune, predict_table
 from tests.conftest import tiny_encoder
@@ -286,6 +288,13 @@ def test_odd_text_goes_into_a_sheet_as_it_is(tmp_path: Path) -> None:
     encode(tmp_path / "t.parquet", tmp_path / "o.xlsx")
     rows = openpyxl.load_workbook(tmp_path / "o.xlsx", data_only=True).worksheets[0].iter_rows(values_only=True)
     assert [row[0] for row in rows][1:] == odd
+    days = [datetime.datetime(2024, 2, 29, 12, 30, 15), datetime.datetime(2024, 2, 29, 12, 30, 15, 250_000)]
+    pd.DataFrame({"day": days, "lat": 1.0, "lon": 20.0}).to_parquet(tmp_path / "d.parquet")
+    encode(tmp_path / "d.parquet", tmp_path / "d.xlsx")
+    encode(tmp_path / "d.xlsx", tmp_path / "again.xlsx", keep=["day", "lat", "lon"])
+    for name in ("d.xlsx", "again.xlsx"):
+        rows = openpyxl.load_workbook(tmp_path / name).worksheets[0].iter_rows(values_only=True)
+        assert [row[0] for row in rows][1:] == days
     pd.DataFrame({"odd": ["\x01"], "lat": 1.0, "lon": 20.0}).to_parquet(tmp_path / "c.parquet")
     with pytest.raises(TableError, match="an Excel cell cannot hold"):
         encode(tmp_path / "c.parquet", tmp_path / "c.xlsx")
@@ -355,3 +364,23 @@ def test_whole_batches_may_hold_no_place(
     found = [row for row in embeddings_of(tmp_path / f"o{suffix}") if row is not None]
     np.testing.assert_allclose(np.array(found, float), EMBEDDER.embed([(4, 50)]), atol=1e-5)
     assert len(embeddings_of(tmp_path / f"o{suffix}")) == (1 if on_bad == "skip" else 6)
+
+
+@pytest.mark.parametrize(("suffix", "library"), [(".gpkg", "pyogrio"), (".xlsx", "openpyxl")])
+def test_a_library_that_is_missing_is_named_before_any_work(
+    dirty: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setattr(ModelChoice, "embed", lambda *given: pytest.fail("rows were embedded"))
+    with pytest.raises(TessearthError, match=r"tessearth\[geo\]"):
+        encode(dirty, dirty.with_name(f"o{suffix}"), on_bad="skip")
+
+
+def test_half_numbers_go_into_text(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("lat,lon\n1,20\n")
+    for suffix in (".csv", ".jsonl", ".gpkg", ".xlsx"):
+        job = TableJob(source=f"{tmp_path}/t.csv", output=f"{tmp_path}/o{suffix}", width="float16",
+                       format=output_format(f"o{suffix}"), choice=ModelChoice(model="shared"))  # fmt: skip
+        encode_table(job)
+        found = np.array(embeddings_of(tmp_path / f"o{suffix}"), float)
+        np.testing.assert_array_equal(found.astype(np.float16), EMBEDDER.embed([(1, 20)]).astype(np.float16))

@@ -409,6 +409,7 @@ class VectorWriter(ParquetWriter, Packed):
 
     def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema, driver: str) -> None:
         self._driver = driver
+        _pyogrio(driver)  # is it there? before any work
         schema = points.schema
         is_kept = points.geometry in schema.names and not pa.types.is_struct(schema.field(points.geometry).type)
         self._kept = [name for name in schema.names if is_kept or name != points.geometry]
@@ -430,53 +431,57 @@ class VectorWriter(ParquetWriter, Packed):
 
     def pack(self, target: IO[bytes]) -> None:
         """Write the rows through GDAL, which wants a path."""
-        pyogrio: Any = require("pyogrio", extra="geo", what=f"a file of format {self._driver}")
+        pyogrio: Any = _pyogrio(self._driver)
         self.file.seek(0)
         geo = json.loads((self._schema.metadata or {}).get(b"geo", b"{}"))
         crs = geo.get("columns", {}).get(self._shape, {}).get("crs")
-        options = {
-            "FlatGeobuf": {"SPATIAL_INDEX": "NO"},
-            "GPKG": {"FID": self._row_name, "GEOMETRY_NAME": self._shape},
-        }  # an index sorts the rows
+        about = {"driver": self._driver, "layer": "places", "geometry_name": self._shape, "geometry_type": "Unknown"}
+        about |= {"crs": json.dumps(crs) if crs else "EPSG:4326"}
+        if self._driver == "GPKG":
+            about |= {"FID": self._row_name, "GEOMETRY_NAME": self._shape}
+        if self._driver == "FlatGeobuf":
+            about |= {"SPATIAL_INDEX": "NO"}  # which would sort the rows
         with pa.parquet.ParquetFile(self.file) as whole, tempfile.TemporaryDirectory() as folder:
-            exact = self._exact_columns(whole)
-            batches = (flat_columns(_as_gdal_has_it(batch, exact)) for batch in whole.iter_batches())
+            types = self._types(whole)
+            batches = (flat_columns(_as_types(batch, types)) for batch in whole.iter_batches())
             first = next(batches)
             rows = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
             path = Path(folder) / f"places.{next(kind for kind, name in DRIVERS.items() if name == self._driver)}"
-            about = {"geometry_type": "Unknown", "crs": json.dumps(crs) if crs else "EPSG:4326"}
-            about |= {"driver": self._driver, "layer": "places", "geometry_name": self._shape}
             with _gdal(pyogrio):
-                pyogrio.write_arrow(rows, path, **about, **options.get(self._driver, {}))
+                pyogrio.write_arrow(rows, path, **about)
             with open(path, "rb") as made:
                 shutil.copyfileobj(made, target)
 
-    def _exact_columns(self, whole: Any) -> set[str]:
-        """The columns that GDAL keeps as they are; the others become text. Its times count whole milliseconds."""
-        known = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_string,
-                 pa.types.is_large_string, pa.types.is_date32)  # fmt: skip
-        exact = {field.name for field in self._schema if any(is_one(field.type) for is_one in known)}
-        exact -= {field.name for field in self._schema if field.type == pa.uint64()}
+    def _types(self, whole: Any) -> list[pa.DataType]:
+        """The type of each column that GDAL keeps as it is: text for many, as for times of less than a millisecond."""
+        known = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_large_string,
+                 pa.types.is_date32)  # fmt: skip
+        types = []
         for field in self._schema:
-            if pa.types.is_timestamp(field.type):
+            kind = field.type
+            is_kept = field.name in (self._shape, EMBEDDING) or any(is_one(kind) for is_one in known)
+            types.append(kind if is_kept and kind != pa.uint64() else pa.string())
+            if pa.types.is_float16(kind):
+                types[-1] = pa.float32()
+            if pa.types.is_timestamp(kind):
                 times = whole.read([field.name])[field.name]
                 if pc.all(pc.equal(pc.floor_temporal(times, unit="millisecond"), times)).as_py() is not False:
-                    exact.add(field.name)
-        return exact | {self._shape, EMBEDDING}
+                    types[-1] = pa.timestamp("ms", kind.tz)
+        return types
 
 
-def _as_gdal_has_it(batch: pa.RecordBatch, exact: set[str]) -> pa.RecordBatch:
-    """Columns of the types that GDAL takes."""
-    columns: dict[str, pa.Array] = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        kind = column.type
-        if name not in exact:
-            mask = column.is_null().to_numpy(zero_copy_only=False)
-            columns[name] = pa.array(_texts(column), pa.string(), mask=mask)
-        elif pa.types.is_timestamp(kind):
-            columns[name] = column.cast(pa.timestamp("ms", kind.tz), safe=False)
+def _pyogrio(driver: str) -> Any:
+    return require("pyogrio", extra="geo", what=f"a file of format {driver}")
+
+
+def _as_types(batch: pa.RecordBatch, types: Sequence[pa.DataType]) -> pa.RecordBatch:
+    """The rows with columns of other types."""
+    columns = {}
+    for name, column, kind in zip(batch.schema.names, batch.columns, types, strict=True):
+        if pa.types.is_string(kind):
+            columns[name] = pa.array(_texts(column), kind, mask=column.is_null().to_numpy(zero_copy_only=False))
         else:
-            columns[name] = column.cast(pa.float32()) if pa.types.is_float16(kind) else column
+            columns[name] = column.cast(kind, safe=False)
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -619,6 +624,7 @@ class ExcelWriter(ParquetWriter, Packed):
 
     def carried(self, points: PointTable) -> pa.Schema:
         """The columns that travel along, without shapes."""
+        require("openpyxl", extra="geo", what="an Excel file")
         if points.total_rows >= EXCEL[0]:
             raise TableError(f"an Excel sheet has room for {EXCEL[0]:,} rows, not {points.total_rows:,}: write .csv")
         return self.plain_schema()
@@ -646,6 +652,9 @@ class ExcelWriter(ParquetWriter, Packed):
 def _excel_values(column: pa.Array) -> list[Any]:
     """The values of a column that Excel holds as they are, and the others as text; its times have no zone."""
     kind = column.type
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        with contextlib.suppress(pa.ArrowInvalid):  # of nanoseconds
+            return list(column.cast(pa.timestamp("us")).to_pylist())
     if pa.types.is_timestamp(kind) or pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_time(kind):
         return [text or None for text in _texts(column)]
     return list(column.to_pylist())
@@ -655,7 +664,8 @@ def _excel_cell(make: Callable[..., Any], value: Any) -> Any:
     """A cell; text stays text, also when it begins like a formula."""
     if isinstance(value, float) and not math.isfinite(value):
         value = None if math.isnan(value) else str(value)
-    if not isinstance(value, EXCEL_TYPES) or (isinstance(value, int) and abs(value) > EXACT):
+    is_old = isinstance(value, datetime.date) and (value.year < 1901 or getattr(value, "microsecond", 0) % 1000)
+    if is_old or not isinstance(value, EXCEL_TYPES) or (isinstance(value, int) and abs(value) > EXACT):
         value = _text_of(value)
     if not isinstance(value, str):
         return value

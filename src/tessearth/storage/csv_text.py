@@ -272,7 +272,7 @@ def _too_long(row: int) -> str:
 def _is_open(record: bytes, separator: str) -> bool:
     """Whether a quote in a record is never closed."""
     try:
-        list(csv.reader(record.decode("latin-1").splitlines(keepends=True), delimiter=separator, strict=True))
+        list(csv.reader(io.StringIO(record.decode("latin-1"), newline=""), delimiter=separator, strict=True))
     except csv.Error as error:
         return "unexpected end" in str(error)
     return False
