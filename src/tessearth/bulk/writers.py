@@ -595,23 +595,20 @@ class JsonLinesWriter(_FileWriter):
 
 
 def _short(column: pa.Array) -> list[Any]:
-    """Values as JSON has them: numbers of few bits with no more digits than read the same ones back, NaN as null."""
+    """Values as JSON has them: numbers of few bits with no more digits than read the same ones back, NaN as null.
+
+    JSON has no infinite numbers: they are text.
+    """
     if pa.types.is_timestamp(column.type):
         return list(column.cast(pa.string()).to_pylist())
-    if pa.types.is_floating(column.type):
-        dtype = column.type.to_pandas_dtype()
-        return [
-            None if value is None or math.isnan(value) else _json_number(dtype(value)) for value in column.to_pylist()
-        ]
-    if not pa.types.is_fixed_size_list(column.type):
+    if pa.types.is_fixed_size_list(column.type):
+        dtype = column.type.value_type.to_pandas_dtype()
+        return [None if row is None else short_floats(np.array(row, dtype)) for row in column.to_pylist()]
+    if not pa.types.is_floating(column.type):
         return list(column.to_pylist())
-    dtype = column.type.value_type.to_pandas_dtype()
-    return [None if row is None else short_floats(np.array(row, dtype)) for row in column.to_pylist()]
-
-
-def _json_number(value: np.floating) -> float | str:
-    """A number; infinity as text, which JSON has no number for."""
-    return float(str(value)) if np.isfinite(value) else str(value)
+    texts = column.cast(pa.float32() if pa.types.is_float16(column.type) else column.type).cast(pa.string()).to_pylist()
+    numbers = [None if text in (None, "nan") else float(text) for text in texts]
+    return [f"{number}" if number in (math.inf, -math.inf) else number for number in numbers]
 
 
 def short_floats(values: Embeddings) -> list[float]:

@@ -252,11 +252,11 @@ def _split(file: IO[bytes], separator: str) -> Iterator[Lines]:
         stops = ends - ((ends > starts) & (codes[ends - 1] == ord("\r"))) if len(codes) else ends
         filled = stops > starts
         lines = Lines(text, np.stack((starts, stops), axis=-1)[filled])
-        longest = int((lines.bounds[:, 1] - lines.bounds[:, 0]).argmax()) if len(lines) else 0
-        if len(lines) and len(lines[longest : longest + 1].cut()[0]) > LONGEST_RECORD:
-            raise TableError(_too_long(row + longest))
-        if len(rest) > LONGEST_RECORD or (not more and len(lines) and _is_open(lines[-1:].cut()[0], separator)):
-            raise TableError(_too_long(row + len(lines) - (not more)))
+        too_long = np.flatnonzero(np.diff(lines.bounds) > LONGEST_RECORD)
+        if len(too_long) or len(rest) > LONGEST_RECORD:
+            raise TableError(_too_long(row + int(too_long[0] if len(too_long) else len(lines))))
+        if not more and len(lines) and _is_open(lines[-1:].cut()[0], separator):
+            raise TableError(_too_long(row + len(lines) - 1))
         row += len(lines)
         if len(lines):
             yield lines if filled[:-1].all() else _closed_up(lines)
