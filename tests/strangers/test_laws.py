@@ -384,3 +384,17 @@ def test_half_numbers_go_into_text(tmp_path: Path) -> None:
         encode_table(job)
         found = np.array(embeddings_of(tmp_path / f"o{suffix}"), float)
         np.testing.assert_array_equal(found.astype(np.float16), EMBEDDER.embed([(1, 20)]).astype(np.float16))
+
+
+def test_objects_of_json_are_copied(tmp_path: Path) -> None:
+    lines = [
+        '{"lat": 1, "lon": 20, "a": {"b": [1.50, null]}, "big": 123456789012345678901234567890 }',
+        "{}",
+        '{"a": 1}',
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    encode(tmp_path / "t.jsonl", tmp_path / "o.jsonl", on_bad="null")
+    found = (tmp_path / "o.jsonl").read_text().splitlines()
+    assert found[0].startswith(lines[0][:-2] + ', "embedding": [')
+    assert found[1:] == ['{"embedding": null}', '{"a": 1, "embedding": null}']
+    assert len(json.loads(found[0])["embedding"]) == DIM

@@ -225,6 +225,8 @@ def test_a_file_is_encoded(case: File, tmp_path: Path) -> None:
         got = columns_of(output)
         check_cells(given, {name: value for name, value in got.items() if not name.startswith("embedding")})
         check_embeddings(got, case.latlon, case.atol)
+        if suffix == ".jsonl":
+            assert all(got[name] == given[name] for name in given)
         if suffix in (".gpkg", case.own) and shapes is not None:
             back = read_shapes(output)
             assert back.crs == shapes.crs

@@ -199,6 +199,8 @@ TEXTS = [
             latlon=np.stack((long_lat, long_lon), axis=-1), label=None),
     dialect("columns called like ours", table(row=again(1), places=again(2), embeddings=again("x"), problem=again(3),
             lines=again(4), lat_1=again(5), predictions=again(6), fid=again("k", "l"))),
+    dialect("a header of brackets", {"[id]": again("01"), "{a}": again(1), **table()}),
+    dialect("a header like a mark of NetCDF", {"CDF": again("01"), **table()}),
     dialect("very wide", table(**{f"c{i}": again(i, f"{i:04d}") for i in range(900)})),
     dialect("one row", {"id": ["007"], "lat": [48.85], "lon": [2.35]}, latlon=np.array([[48.85, 2.35]]), label=None),
     dialect("unicode in the header", table(**{"größe": again("1,5"), "名前": again("東"), "a b": again(1)})),

@@ -582,16 +582,22 @@ def _text_of(value: Any) -> str:
 
 
 class JsonLinesWriter(_FileWriter):
-    """One object a line: the columns that travel along, with latitude and longitude for shapes, and the new ones."""
+    """One object a line: that of the input, or the columns that travel along, and the new ones."""
 
     def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
         """Append some rows."""
-        rows = self.plain_rows(batch)
-        columns = {name: _short(column) for name, column in zip(rows.schema.names, rows.columns, strict=True)}
-        columns |= {name: _short(column) for name, column in zip(added.schema.names, added.columns, strict=True)}
-        for row in zip(*columns.values(), strict=True):
-            line = json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=_text_of)
-            self.file.write(line.encode() + b"\n")
+        is_copy = self.points.csv is None and batch.lines is not None
+        kept = batch.lines.cut() if is_copy and batch.lines else _objects(self.plain_rows(batch))
+        for line, new in zip(kept, _objects(added), strict=True):
+            head = line[:-1].rstrip()
+            self.file.write(head + (b", " if head != b"{" else b"") + new[1:] + b"\n")
+
+
+def _objects(rows: pa.RecordBatch) -> list[bytes]:
+    """Each row as a JSON object."""
+    columns = zip(*map(_short, rows.columns), strict=True)
+    objects = (dict(zip(rows.schema.names, row, strict=True)) for row in columns)
+    return [json.dumps(one, ensure_ascii=False, default=_text_of).encode() for one in objects]
 
 
 def _short(column: pa.Array) -> list[Any]:

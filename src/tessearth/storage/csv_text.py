@@ -259,7 +259,7 @@ def _split(file: IO[bytes], separator: str) -> Iterator[Lines]:
             raise TableError(_too_long(row + len(lines) - 1))
         row += len(lines)
         if len(lines):
-            yield lines if filled[:-1].all() else _closed_up(lines)
+            yield lines if filled[:-1].all() else join_lines(lines.cut())
         if not more:
             return
 
@@ -292,9 +292,8 @@ def _line_ends(text: bytes, separator: str) -> npt.NDArray[np.int64]:
     return np.array([match.end() - 1 for match in matches if match["end"]], np.int64)
 
 
-def _closed_up(lines: Lines) -> Lines:
-    """The same lines with nothing between them but their line ends."""
-    cut = lines.cut()
+def join_lines(cut: Sequence[bytes]) -> Lines:
+    """Lines with nothing between them but their line ends."""
     starts = np.cumsum([0, *(len(line) + 1 for line in cut)])
     return Lines(b"\n".join(cut), np.stack((starts[:-1], starts[1:] - 1), axis=-1))
 

@@ -23,7 +23,7 @@ import pyarrow.parquet
 from tessearth.errors import TableError, TessearthError
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
-from tessearth.storage.csv_text import CsvFile, Lines, Opened, open_csv
+from tessearth.storage.csv_text import CsvFile, Lines, Opened, join_lines, open_csv
 from tessearth.storage.shapes import Geometry
 
 ROWS_AT_ONCE = 16_384
@@ -37,7 +37,7 @@ EXACT = 2**53
 """The largest whole number up to which float64 holds them all."""
 PARQUET = b"PAR1"
 """The first bytes of a Parquet file."""
-ARROW = b"ARROW1"
+ARROW = b"ARROW1\0\0"
 UNREADABLE = (pa.ArrowException, OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, SyntaxError)
 """What the readers raise for a damaged file: text that is no UTF-8 is a ValueError, XML that is none a SyntaxError."""
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
@@ -45,6 +45,7 @@ VECTOR = (b"SQLite format 3\0", b"fgb\x03", b"\x00\x00\x27\x0a")
 """First bytes of GeoPackage, FlatGeobuf and Shapefile."""
 GEOJSON_OPTIONS = MappingProxyType({"DATE_AS_STRING": "YES"})
 """Without it text that looks like a date is rewritten."""
+JSON_BEGINS = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*["}]|\[\s*["\[{\]\d])')
 STRANGERS = {
     b"%PDF": "a PDF document",
     b"\xd0\xcf\x11\xe0": "an Excel file of the old kind (.xls): save it as .xlsx",
@@ -53,12 +54,13 @@ STRANGERS = {
     b"<?xml": "XML",
     b"7z\xbc\xaf": "a 7z archive: unpack it first",
     b"\x89HDF": "HDF5 or NetCDF, whose cells xarray reads",
-    b"CDF": "NetCDF, whose cells xarray reads",
+    b"CDF\x01": "NetCDF, whose cells xarray reads",
+    b"CDF\x02": "NetCDF, whose cells xarray reads",
     b"\x80\x04\x95": "a Python pickle",
-    b"RDX": "an R workspace",
+    b"RDX3\n": "an R workspace",
     b"X\n\x00\x00": "an R object",
     b"<stata_dta": "a Stata file",
-    b"$FL": "an SPSS file",
+    b"$FL2@": "an SPSS file",
     b"\x93NUMPY": "a numpy array: pass np.load(...) to Embedder",
     b"II*\0": "a TIFF picture",
     b"MM\0*": "a TIFF picture",
@@ -76,7 +78,7 @@ class Rows(NamedTuple):
     columns: pa.RecordBatch
     """The columns asked for."""
     lines: Lines | None = None
-    """The rows of a csv as they stand in the file."""
+    """The rows of a csv, or the objects of JSON, as they stand in the file."""
     ragged: dict[int, int] | None = None
     """The number of fields of rows that have not as many as the header."""
 
@@ -170,7 +172,7 @@ def _open(path: str, separator: str | None, encoding: str | None) -> RawTable:
     for mark, kind in STRANGERS.items():
         if start.lower().startswith(mark.lower()):
             raise TableError(f"this is {kind}, not a table of places")
-    if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+    if JSON_BEGINS.match(start):
         if re.search(rb'"type"\s*:\s*"(Feature|FeatureCollection)"', start):
             return _open_vector(f"/vsigzip/{path}" if compression else path, layer, GEOJSON_OPTIONS)
         return _open_json_lines(opened)
@@ -301,16 +303,17 @@ def _geoparquet_metadata(name: str, crs: str | None) -> dict[str, str]:
 def _open_json_lines(opened: Opened) -> RawTable:
     """One object a line, or one list of objects."""
 
-    def objects() -> Iterator[dict[str, Any]]:
+    def objects() -> Iterator[tuple[bytes, dict[str, Any]]]:
         with opened() as file:
             text = codecs.getreader("utf-8-sig")(file)
             first = text.readline()
             if first.startswith("["):
-                yield from map(_checked_object, _loaded(first + text.read(), 1))
+                for value in _loaded(first + text.read(), 1):
+                    yield json.dumps(value, ensure_ascii=False).encode(), _checked_object(value)
                 return
             for number, line in enumerate(itertools.chain([first], text), 1):
                 if line.strip():
-                    yield _checked_object(_loaded(line, number))
+                    yield line.strip().encode(), _checked_object(_loaded(line, number))
 
     return _of_objects(objects)
 
@@ -332,7 +335,7 @@ def _open_excel(path: str, sheet: str) -> RawTable:
     """A sheet of an Excel file, by default the first, whose first row names the columns."""
     openpyxl: Any = require("openpyxl", extra="geo", what="an Excel file")
 
-    def objects() -> Iterator[dict[str, Any]]:
+    def objects() -> Iterator[tuple[None, dict[str, Any]]]:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         with contextlib.closing(book):
             if sheet and sheet not in book.sheetnames:
@@ -343,15 +346,15 @@ def _open_excel(path: str, sheet: str) -> RawTable:
                 raise TableError("two columns of the sheet have the same name")
             for row in rows:
                 if any(cell is not None for cell in row):
-                    yield {name: cell for name, cell in zip(names, row, strict=False) if name}
+                    yield None, {name: cell for name, cell in zip(names, row, strict=False) if name}
 
     return _of_objects(objects)
 
 
-def _of_objects(objects: Callable[[], Iterator[dict[str, Any]]]) -> RawTable:
+def _of_objects(objects: Callable[[], Iterator[tuple[bytes | None, dict[str, Any]]]]) -> RawTable:
     """A table of rows as Python values: a column has the type of all its values, and is text where they differ."""
     kinds: dict[str, set[str]] = {}
-    for row in objects():
+    for _, row in objects():
         for name, value in row.items():
             kinds.setdefault(name, set()).add(_kind(value))
     if not kinds:
@@ -360,14 +363,10 @@ def _of_objects(objects: Callable[[], Iterator[dict[str, Any]]]) -> RawTable:
 
     def read(columns: Sequence[str]) -> Iterator[Rows]:
         chosen = pa.schema([schema.field(name) for name in columns])
-        waiting: list[dict[str, Any]] = []
-        for row in objects():
-            waiting.append(row)
-            if len(waiting) == ROWS_AT_ONCE:
-                yield Rows(_to_batch(waiting, chosen))
-                waiting = []
-        if waiting:
-            yield Rows(_to_batch(waiting, chosen))
+        rows = objects()
+        while some := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            lines = [line for line, _ in some if line is not None]
+            yield Rows(_to_batch([row for _, row in some], chosen), join_lines(lines) if lines else None)
 
     return RawTable(schema, read)
 

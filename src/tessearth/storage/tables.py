@@ -100,7 +100,7 @@ class PointBatch(NamedTuple):
     latlon: Floats
     """Checked degrees, (N, 2); NaN for rows that are kept without a place."""
     lines: Lines | None = None
-    """The rows of a csv as they stand in the file."""
+    """The rows of a csv, or the objects of JSON, as they stand in the file; None where columns are left out."""
     places: Places | None = None
     """The places whose mean stands for each row, where that is asked for."""
 
@@ -369,7 +369,7 @@ def _batches(columns: _Columns, schema: pa.Schema) -> Iterator[PointBatch]:
         batch = PointBatch(
             pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _no_columns(len(is_bad)),
             places.latlon,
-            rows.lines,
+            rows.lines if schema.names == columns.raw.schema.names else None,
             None if places.samples is None else places,
         )
         yield _without(batch, is_bad) if reading.on_bad == "skip" and is_bad.any() else batch
