@@ -93,7 +93,11 @@ def prepare(folder: Path) -> Prepared:
             return embedder
 
     def encode(target: Path, form: Any) -> None:
-        encode_table(TableJob(source=str(target), output=str(folder / "out"), format=form, choice=Opened(model="none")))
+        encode_table(
+            TableJob(
+                source=str(target), output=str(folder / "out"), format=form, choice=Opened(model="none"), overwrite=True
+            )
+        )
 
     def run(content: bytes) -> None:
         target = folder / ("case.csv.gz" if content[:2] == b"\x1f\x8b" else "case.table")
