@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -23,7 +24,7 @@ from tessearth.bulk.writers import OutputFormat
 from tessearth.errors import ConfigError, DataError, OutputError, TableError, TessearthError
 from tessearth.storage.jobs import JOURNAL, Job, open_job
 from tests.conftest import tiny_encoder
-from tests.memory import peak_of
+from tests.memory import PEAK, peak_of
 
 ROWS = 200_000
 
@@ -185,7 +186,7 @@ def test_csv_and_every_output_format_go_through_parts(folder: Path) -> None:
     random_places(40_000).to_csv(folder / "p.csv", index=False)
     told: list[tuple[int, int | None]] = []
     work = job(folder, "o.npy", "p.csv", "npy", width="float16")
-    assert encode_table(work, workers=1, progress=lambda *step: told.append(step)) == 40_000
+    assert encode_table(work, workers=1, progress=lambda *step: told.append(step)) == (40_000, 18, 0)
     got = np.load(folder / "o.npy")
     assert (got.dtype, got.shape) == (np.float16, (40_000, 18))
     np.testing.assert_allclose(got, Embedder(folder / "m.safetensors")(random_places(40_000)), atol=1e-3)
@@ -289,3 +290,34 @@ def test_ten_million_rows_stay_under_two_gigabytes_and_survive_a_kill(tmp_path: 
     assert not (tmp_path / "o.parquet").exists()
     assert peak_of(*command(tmp_path, "o.parquet", "--workers", "1"), threads=1) < 2e9
     assert same_bytes(tmp_path, "o.parquet")
+
+
+FIRST_PASS = f"""
+{PEAK}
+import sys, time
+from tessearth.errors import TableError
+from tessearth.storage import open_points
+start = time.process_time()
+try:
+    with open_points(sys.argv[1]):
+        pass
+except TableError as error:
+    print(error)
+print(peak(), time.process_time() - start)
+"""
+
+
+@pytest.mark.slow
+def test_a_bad_row_behind_ten_million_is_found_by_the_first_pass(tmp_path: Path) -> None:
+    path, frame = tmp_path / "p.csv", pa.Table.from_pandas(random_places(1_000_000), preserve_index=False)
+    with pa.csv.CSVWriter(path, frame.schema) as writer:
+        for _ in range(10):
+            writer.write_table(frame)
+    with path.open("ab") as file:
+        file.write(b"7,,2\n")
+    done = subprocess.run([sys.executable, "-c", FIRST_PASS, path], capture_output=True, text=True, check=True)
+    said, numbers = done.stdout.splitlines()
+    peak, seconds = map(float, numbers.split())
+    print(f"\nfirst pass over {path.stat().st_size / 1e6:,.0f} MB of csv: {seconds:.1f} s, peak {peak / 1e6:,.0f} MB")
+    assert "row 10000001: column 'lat' is empty" in said
+    assert peak < 1e9

@@ -1,10 +1,14 @@
 """Tables of places in, embeddings out, in every format."""
 
+import contextlib
+import csv
 import gzip
 import io
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import geopandas
 import numpy as np
@@ -12,10 +16,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tessearth.bulk.writers import as_column, embedding_schema, open_writer, output_format
 from tessearth.errors import OutputError, TableError
-from tessearth.storage import ROWS_AT_ONCE, PointBatch, Reading, open_points
+from tessearth.storage import ROWS_AT_ONCE, PointBatch, Reading, csv_text, open_points
 from tessearth.storage.shapes import Geometry, read_shapes
 
 FRAME = pd.DataFrame(
@@ -236,3 +242,40 @@ def test_a_full_device_is_named(tmp_path: Path) -> None:
     ):
         for batch in points.batches:
             writer.write(batch, as_column(EMBEDDINGS, batch.latlon, SCHEMA))
+
+
+SEPARATORS = [",", ";", "\t", "|"]
+cells = st.text(alphabet='a"\n\r,;|\t é', max_size=6)
+
+
+@given(
+    rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=12),
+    separator=st.sampled_from(SEPARATORS),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    end=st.sampled_from(["\n", "\r\n"]),
+    encoding=st.sampled_from(["utf-8", "cp1252"]),
+    block=st.integers(1, 40),
+)
+def test_a_csv_is_cut_as_the_standard_reader_cuts_it_wherever_blocks_end(
+    rows: list[tuple[str, str]], separator: str, quoting: Any, end: str, encoding: str, block: int
+) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=separator, quoting=quoting, lineterminator="\r\n")
+    lines = []
+    for row in [("n", "one", "two"), *((str(i), *row) for i, row in enumerate(rows))]:
+        writer.writerow(row)
+        lines.append(text.getvalue()[:-2].encode(encoding))
+        text.seek(0)
+        text.truncate()
+    content = "".join(line.decode(encoding) + end for line in lines).encode(encoding)
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[IO[bytes]]:
+        yield io.BytesIO(content)
+
+    with pytest.MonkeyPatch.context() as patched:
+        file = csv_text.open_csv(opened, separator, encoding)
+        patched.setattr(csv_text, "BLOCK_BYTES", block)
+        blocks = list(file.blocks(["one", "two"]))
+    assert [line for block in blocks for line in block.lines.cut()] == lines[1:]
+    assert [tuple(row.values()) for block in blocks for row in block.rows.to_pylist()] == rows

@@ -100,21 +100,26 @@ class ModelChoice:
         return embeddings
 
     def embed_places(self, embedder: Any, places: Places) -> Embeddings:
-        """The embeddings of rows, (N, D): NaN for a row without a place, the mean for a row with several."""
-        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(places.latlon).all(axis=1))
-        found: Embeddings
-        if places.samples is not None and places.owners is not None:
-            several = self.embed(embedder, np.ascontiguousarray(places.samples)).astype(np.float64)
-            starts = np.searchsorted(places.owners, np.flatnonzero(known))
-            counts = np.bincount(places.owners, minlength=len(known))[known]
-            found = np.add.reduceat(several, starts) / counts[:, None] if len(starts) else several[:0]
-        elif known.all():
-            return self.embed(embedder, places.latlon)
-        else:
-            found = self.embed(embedder, np.ascontiguousarray(places.latlon[known]))
-        embeddings = np.full((len(known), found.shape[1]), np.nan, np.float32)
-        embeddings[known] = found
-        return embeddings
+        """The embeddings of rows, (N, D), as `embed_rows` makes them."""
+        return embed_rows(functools.partial(self.embed, embedder), places)
+
+
+def embed_rows(embed: Callable[[Floats], Embeddings], places: Places) -> Embeddings:
+    """The embeddings of rows, (N, D): NaN for a row without a place, the mean for a row with several."""
+    known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(places.latlon).all(axis=1))
+    found: Embeddings
+    if places.samples is not None and places.owners is not None:
+        several = embed(np.ascontiguousarray(places.samples)).astype(np.float64)
+        starts = np.searchsorted(places.owners, np.flatnonzero(known))
+        counts = np.bincount(places.owners, minlength=len(known))[known]
+        found = np.add.reduceat(several, starts) / counts[:, None] if len(starts) else several[:0]
+    elif known.all():
+        return embed(places.latlon)
+    else:
+        found = embed(np.ascontiguousarray(places.latlon[known]))
+    embeddings = np.full((len(known), found.shape[1]), np.nan, np.float32)
+    embeddings[known] = found
+    return embeddings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,14 +190,15 @@ def _encode_in_one_go(table: TableJob, points: PointTable, show: Progress) -> "E
     show(0, points.total_rows)
     with open_writer(table.output, table.format, points, added) as writer:
         for batch in points.batches:
-            embeddings = table.choice.embed_places(embedder, _places(batch))
+            embeddings = table.choice.embed_places(embedder, places_of(batch))
             writer.write(batch, as_column(embeddings, batch.latlon, added))
             done += len(batch.latlon)
             show(done, points.total_rows)
     return Encoded.of(points, embedder.dim)
 
 
-def _places(batch: PointBatch) -> Places:
+def places_of(batch: PointBatch) -> Places:
+    """The places that stand for each row."""
     return batch.places or Places(batch.latlon)
 
 
@@ -268,6 +274,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
     """Write every batch of the table into the growing file, and then the end of the file, which is the output."""
     path, done = job.folder / GROWING, 0
     added = embedding_schema(model.dim, table.width)
+    check_schema(table.format, points.schema, added)
     with open(path, "r+b" if path.exists() else "w+b") as file, contextlib.ExitStack() as stack:
         writer = WRITERS[table.format](file, points, added)
         stack.callback(writer.abandon)
@@ -280,7 +287,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
                 break
             done += len(batch.latlon)
             show(done, points.total_rows)
-        tasks = ((numbered, EmbedTask(table.choice, _places(numbered[1]), table.width)) for numbered in batches)
+        tasks = ((numbered, EmbedTask(table.choice, places_of(numbered[1]), table.width)) for numbered in batches)
         for (number, batch), (fingerprint, embeddings) in pool.run(_embed, tasks):
             if fingerprint != model.fingerprint:
                 raise OutputError(
@@ -304,7 +311,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
 
 def _about(batch: PointBatch) -> bytes:
     """The places of a batch as bytes."""
-    places = _places(batch)
+    places = places_of(batch)
     arrays = [array for array in (places.latlon, places.samples, places.owners) if array is not None]
     return b"".join(np.ascontiguousarray(array, dtype="<f8").tobytes() for array in arrays)
 

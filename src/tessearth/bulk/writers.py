@@ -5,9 +5,12 @@ made at the end from a Parquet file or an npy that did.
 """
 
 import contextlib
+import datetime
 import functools
 import itertools
 import json
+import math
+import re
 import shutil
 import sys
 import tempfile
@@ -20,6 +23,7 @@ from typing import IO, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -27,6 +31,7 @@ from tessearth.errors import OutputError, TableError
 from tessearth.packages import require
 from tessearth.sphere import Floats
 from tessearth.storage import (
+    EXACT,
     PARQUET,
     STANDARD_STREAM,
     UNREADABLE,
@@ -57,8 +62,14 @@ SUFFIXES: dict[str, OutputFormat] = {
     ".xlsx": "xlsx",
 }
 ARRAYS_ONLY = ("npy", "npz")
+NESTING = ("parquet", "jsonl", "arrow")
+"""Formats in which an embedding is one cell."""
 PACKED = ("npz", "arrow", "gpkg", "geojson", "fgb", "xlsx")
 """Formats that are made from another file at the end."""
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+EXCEL = (1_048_576, 16_384)
+"""The most rows and columns of a sheet."""
+EXCEL_TYPES = (str, bool, int, float, datetime.date, type(None))
 DRIVERS = {"gpkg": "GPKG", "geojson": "GeoJSON", "fgb": "FlatGeobuf"}
 EMBEDDING, GEOMETRY, PLACE = "embedding", "geometry", ["lat", "lon"]
 
@@ -104,16 +115,18 @@ def check_schema(kind: OutputFormat, schema: pa.Schema, added: pa.Schema) -> Non
     """Refuse a table whose columns collide with the new ones, or that a format cannot hold, before any work."""
     if kind in ARRAYS_ONLY:
         return
-    new = added.names if kind in ("parquet", "jsonl", "arrow") else flat_names(added)
+    new = [*(added.names if kind not in ("csv", "tsv") else ()), *(flat_names(added) if kind not in NESTING else ())]
     taken = [name for name in new if name in schema.names]
     if taken:
         raise TableError(f"the table has a column {taken[0]!r} already: rename it, or leave it out with --keep")
-    if kind in ("csv", "tsv", "xlsx"):
-        nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-        if nested:
-            raise TableError(f"column {nested[0]!r} is {schema.field(nested[0]).type}: {kind} has no such cells")
+    if kind == "xlsx" and len(schema) + len(new) > EXCEL[1]:
+        raise TableError(f"an Excel sheet has room for {EXCEL[1]:,} columns, not {len(schema) + len(new):,}: use .csv")
     if kind == "gpkg" and len(schema) + len(new) > 1990:
         raise TableError(f"a GeoPackage has room for 2,000 columns, not {len(schema) + len(new):,}: keep fewer --dims")
+    seen: dict[str, str] = {}
+    for name in schema.names if kind == "gpkg" else ():
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise TableError(f"columns {other!r} and {name!r} differ in capitals only, which a GeoPackage ignores")
 
 
 def check_width(width: str) -> Width:
@@ -139,26 +152,25 @@ def as_column(embeddings: Embeddings, latlon: Floats, schema: pa.Schema) -> pa.R
 
 
 def flat_names(schema: pa.Schema) -> list[str]:
-    """The names of columns where a list of numbers is a column for each."""
-    return [
-        name
-        for field in schema
-        for name in (
-            [f"{field.name}_{i}" for i in range(field.type.list_size)]
-            if pa.types.is_fixed_size_list(field.type)
-            else [field.name]
-        )
-    ]
+    """The names of columns where an embedding is a column for each number."""
+    names = ([f"{field.name}_{i}" for i in range(_width_of(field))] or [field.name] for field in schema)
+    return [name for some in names for name in some]
+
+
+def _width_of(field: pa.Field) -> int:
+    """How many columns an embedding becomes; 0 for any other column."""
+    return field.type.list_size if field.name == EMBEDDING and pa.types.is_fixed_size_list(field.type) else 0
 
 
 def flat_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Some rows with a column for each number of a list."""
+    """Some rows with a column for each number of an embedding."""
     arrays: list[pa.Array] = []
-    for column in rows.columns:
-        if not pa.types.is_fixed_size_list(column.type):
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        width = _width_of(field)
+        if not width:
             arrays.append(column)
             continue
-        values = column.values.to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
+        values = column.values.to_numpy(zero_copy_only=False).reshape(-1, width)
         values = values[column.offset : column.offset + len(column)]
         missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
         arrays += [pa.array(np.ascontiguousarray(one), column.type.value_type, mask=missing) for one in values.T]
@@ -202,6 +214,21 @@ class _FileWriter:
 
     def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema) -> None:
         self.file, self.points, self.added = file, points, added
+
+    def plain_rows(self, batch: PointBatch) -> pa.RecordBatch:
+        """The columns that travel along; latitude and longitude in the place of shapes, or where nothing is kept."""
+        names = [name for name in batch.rows.schema.names if name != self.points.geometry]
+        columns = {name: batch.rows.column(name) for name in names}
+        if not names or len(names) < len(batch.rows.schema):
+            for name, degrees in zip(PLACE, batch.latlon.T, strict=True):
+                columns.setdefault(name, pa.array(degrees, from_pandas=True))
+        return pa.RecordBatch.from_pydict(columns)
+
+    def plain_schema(self) -> pa.Schema:
+        """Their schema."""
+        arrays = [pa.array([], field.type) for field in self.points.schema]
+        empty = pa.RecordBatch.from_arrays(arrays, schema=self.points.schema)
+        return self.plain_rows(PointBatch(empty, np.empty((0, 2)))).schema
 
     def restore(self, batch: PointBatch, content: bytes) -> bool:
         """Append the same bytes."""
@@ -382,19 +409,20 @@ class VectorWriter(ParquetWriter, Packed):
 
     def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema, driver: str) -> None:
         self._driver = driver
+        _pyogrio(driver)  # is it there? before any work
         schema = points.schema
-        self._given = points.geometry if points.geometry in schema.names else None
-        if self._given is not None and pa.types.is_struct(schema.field(self._given).type):
-            self._given = None
-        self._kept = [name for name in schema.names if name != points.geometry or self._given is not None]
-        if self._given is None and GEOMETRY in self._kept:
-            raise TableError(f"the table has a column {GEOMETRY!r} that is no geometry: rename it")
+        is_kept = points.geometry in schema.names and not pa.types.is_struct(schema.field(points.geometry).type)
+        self._kept = [name for name in schema.names if is_kept or name != points.geometry]
+        taken = {name.lower() for name in self._kept}
+        free = next(name for name in (GEOMETRY, "geom", "shape", "place") if name not in taken)
+        self._given, self._shape = is_kept, points.geometry if is_kept and points.geometry else free
+        self._row_name = next(name for name in ("fid", "row_id", "row_number") if name not in taken)
         super().__init__(file, points, added)
 
     def carried(self, points: PointTable) -> pa.Schema:
         """The columns that travel along; points where the table has no geometry of its own."""
         kept = [points.schema.field(name) for name in self._kept]
-        return pa.schema([*kept, *([] if self._given else [(GEOMETRY, pa.binary())])], points.schema.metadata)
+        return pa.schema([*kept, *([] if self._given else [(self._shape, pa.binary())])], points.schema.metadata)
 
     def columns(self, batch: PointBatch) -> Sequence[pa.Array]:
         """Those columns of some rows."""
@@ -403,27 +431,79 @@ class VectorWriter(ParquetWriter, Packed):
 
     def pack(self, target: IO[bytes]) -> None:
         """Write the rows through GDAL, which wants a path."""
-        pyogrio: Any = require("pyogrio", extra="geo", what=f"a file of format {self._driver}")
+        pyogrio: Any = _pyogrio(self._driver)
         self.file.seek(0)
-        name = self._given or GEOMETRY
         geo = json.loads((self._schema.metadata or {}).get(b"geo", b"{}"))
-        crs = geo.get("columns", {}).get(self._given, {}).get("crs")
+        crs = geo.get("columns", {}).get(self._shape, {}).get("crs")
+        about = {"driver": self._driver, "layer": "places", "geometry_name": self._shape, "geometry_type": "Unknown"}
+        about |= {"crs": json.dumps(crs) if crs else "EPSG:4326"}
+        if self._driver == "GPKG":
+            about |= {"FID": self._row_name, "GEOMETRY_NAME": self._shape}
+        if self._driver == "FlatGeobuf":
+            about |= {"SPATIAL_INDEX": "NO"}  # which would sort the rows
         with pa.parquet.ParquetFile(self.file) as whole, tempfile.TemporaryDirectory() as folder:
-            batches = (flat_columns(batch) for batch in whole.iter_batches())
+            types = self._types(whole)
+            batches = (flat_columns(_as_types(batch, types)) for batch in whole.iter_batches())
             first = next(batches)
             rows = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
             path = Path(folder) / f"places.{next(kind for kind, name in DRIVERS.items() if name == self._driver)}"
-            about = {"geometry_name": name, "geometry_type": "Unknown", "crs": json.dumps(crs) if crs else "EPSG:4326"}
-            pyogrio.write_arrow(rows, path, driver=self._driver, layer="places", **about)
+            with _gdal(pyogrio):
+                pyogrio.write_arrow(rows, path, **about)
             with open(path, "rb") as made:
                 shutil.copyfileobj(made, target)
+
+    def _types(self, whole: Any) -> list[pa.DataType]:
+        """The type of each column that GDAL keeps as it is: text for many, as for times of less than a millisecond."""
+        known = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_large_string,
+                 pa.types.is_date32)  # fmt: skip
+        types = []
+        for field in self._schema:
+            kind = field.type
+            is_kept = field.name in (self._shape, EMBEDDING) or any(is_one(kind) for is_one in known)
+            types.append(kind if is_kept and kind != pa.uint64() else pa.string())
+            if pa.types.is_float16(kind):
+                types[-1] = pa.float32()
+            if pa.types.is_timestamp(kind):
+                times = whole.read([field.name])[field.name]
+                if pc.all(pc.equal(pc.floor_temporal(times, unit="millisecond"), times)).as_py() is not False:
+                    types[-1] = pa.timestamp("ms", kind.tz)
+        return types
+
+
+def _pyogrio(driver: str) -> Any:
+    return require("pyogrio", extra="geo", what=f"a file of format {driver}")
+
+
+def _as_types(batch: pa.RecordBatch, types: Sequence[pa.DataType]) -> pa.RecordBatch:
+    """The rows with columns of other types."""
+    columns = {}
+    for name, column, kind in zip(batch.schema.names, batch.columns, types, strict=True):
+        if pa.types.is_string(kind):
+            columns[name] = pa.array(_texts(column), kind, mask=column.is_null().to_numpy(zero_copy_only=False))
+        else:
+            columns[name] = column.cast(kind, safe=False)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@contextlib.contextmanager
+def _gdal(pyogrio: Any) -> Iterator[None]:
+    """GDAL that notes no time, so that the same rows give the same bytes, with errors of one line."""
+    errors = pyogrio.errors
+    pyogrio.set_gdal_config_options({"OGR_CURRENT_DATE": "1970-01-01T00:00:00.000Z"})
+    try:
+        yield
+    except (errors.DataSourceError, errors.DataLayerError, errors.FeatureError, errors.GeometryError) as error:
+        raise OutputError(f"cannot be written: {error}") from None
+    finally:
+        pyogrio.set_gdal_config_options({"OGR_CURRENT_DATE": None})
 
 
 def points_as_wkb(latlon: Floats) -> pa.Array:
     """Places as points in well-known binary, null where there is none."""
     packed = np.zeros((len(latlon), 21), np.uint8)
     packed[:, :2] = (1, 1)
-    packed[:, 5:] = np.ascontiguousarray(latlon[:, ::-1], "<f8").view(np.uint8).reshape(-1, 16)
+    lonlat = latlon[:, ::-1] - np.where(latlon[:, ::-1] > 180, 360, 0)
+    packed[:, 5:] = np.ascontiguousarray(lonlat, "<f8").view(np.uint8).reshape(-1, 16)
     points = [None if np.isnan(place).any() else row.tobytes() for place, row in zip(latlon, packed, strict=True)]
     return pa.array(points, pa.binary())
 
@@ -436,9 +516,8 @@ class CsvWriter(_FileWriter):
         found = points.csv.dialect if points.csv else Dialect(",", "utf-8", b"\n")
         self._dialect = found._replace(separator=separator or found.separator)
         self._is_copy = points.csv is not None and found == self._dialect
-        self._carried = [name for name in points.schema.names if name != points.geometry]
         self._separator = self._dialect.separator.encode()
-        head = points.csv.header if points.csv and self._is_copy else self._cells([self._carried or PLACE])[0]
+        head = points.csv.header if points.csv and self._is_copy else self._cells([self.plain_schema().names])[0]
         self._write_lines([head], self._cells([flat_names(added)]))
 
     def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
@@ -454,12 +533,9 @@ class CsvWriter(_FileWriter):
         return super().restore(batch, content)
 
     def _lines(self, batch: PointBatch) -> Sequence[bytes]:
-        """The rows as they came, or as csv; latitude and longitude where nothing else is kept."""
-        if self._is_copy and batch.lines is not None:
-            return batch.lines
-        if self._carried:
-            return self._text(batch.rows.select(self._carried))
-        return self._text(pa.RecordBatch.from_arrays(list(map(pa.array, batch.latlon.T)), names=PLACE))
+        """The rows as they came, or as csv."""
+        is_copy = self._is_copy and batch.lines is not None
+        return batch.lines.cut() if is_copy and batch.lines else self._text(self.plain_rows(batch))
 
     def _write_lines(self, lines: Sequence[bytes], ends: Sequence[bytes]) -> None:
         parts = ((line, self._separator, end, self._dialect.line_end) for line, end in zip(lines, ends, strict=True))
@@ -489,32 +565,56 @@ def _texts(column: pa.Array) -> list[str]:
     """The cells of a column as text that reads back as the same values."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
     if pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type):
         column = column.cast(pa.string())
-    return ["" if value is None else value if isinstance(value, str) else str(value) for value in column.to_pylist()]
+    return [
+        "" if value is None else value if isinstance(value, str) else _text_of(value) for value in column.to_pylist()
+    ]
+
+
+def _text_of(value: Any) -> str:
+    """A value as text: lists and objects as JSON, bytes in hexadecimal."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return json.dumps(value, ensure_ascii=False, default=_text_of) if isinstance(value, list | dict) else str(value)
 
 
 class JsonLinesWriter(_FileWriter):
-    """One object a line: the columns that travel along, latitude and longitude, the new columns."""
+    """One object a line: that of the input, or the columns that travel along, and the new ones."""
 
     def write(self, batch: PointBatch, added: pa.RecordBatch) -> None:
         """Append some rows."""
-        names = [name for name in batch.rows.schema.names if name != self.points.geometry]
-        columns = {name: batch.rows.column(name).to_pylist() for name in names}
-        for name, degrees in zip(PLACE, batch.latlon.T.tolist(), strict=True):
-            columns.setdefault(name, degrees)
-        columns |= {name: _short(column) for name, column in zip(added.schema.names, added.columns, strict=True)}
-        for row in zip(*columns.values(), strict=True):
-            line = json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str)
-            self.file.write(line.encode() + b"\n")
+        is_copy = self.points.csv is None and batch.lines is not None
+        kept = batch.lines.cut() if is_copy and batch.lines else _objects(self.plain_rows(batch))
+        for line, new in zip(kept, _objects(added), strict=True):
+            head = line[:-1].rstrip()
+            self.file.write(head + (b", " if head != b"{" else b"") + new[1:] + b"\n")
+
+
+def _objects(rows: pa.RecordBatch) -> list[bytes]:
+    """Each row as a JSON object."""
+    columns = zip(*map(_short, rows.columns), strict=True)
+    objects = (dict(zip(rows.schema.names, row, strict=True)) for row in columns)
+    return [json.dumps(one, ensure_ascii=False, default=_text_of).encode() for one in objects]
 
 
 def _short(column: pa.Array) -> list[Any]:
-    """Values with no more digits than it takes to read the same ones back in their own precision."""
-    if not pa.types.is_fixed_size_list(column.type):
+    """Values as JSON has them: numbers of few bits with no more digits than read the same ones back, NaN as null.
+
+    JSON has no infinite numbers: they are text.
+    """
+    if pa.types.is_timestamp(column.type):
+        return list(column.cast(pa.string()).to_pylist())
+    if pa.types.is_fixed_size_list(column.type):
+        dtype = column.type.value_type.to_pandas_dtype()
+        return [None if row is None else short_floats(np.array(row, dtype)) for row in column.to_pylist()]
+    if not pa.types.is_floating(column.type):
         return list(column.to_pylist())
-    dtype = column.type.value_type.to_pandas_dtype()
-    return [None if row is None else short_floats(np.array(row, dtype)) for row in column.to_pylist()]
+    texts = column.cast(pa.float32() if pa.types.is_float16(column.type) else column.type).cast(pa.string()).to_pylist()
+    numbers = [None if text in (None, "nan") else float(text) for text in texts]
+    return [f"{number}" if number in (math.inf, -math.inf) else number for number in numbers]
 
 
 def short_floats(values: Embeddings) -> list[float]:
@@ -525,19 +625,58 @@ def short_floats(values: Embeddings) -> list[float]:
 class ExcelWriter(ParquetWriter, Packed):
     """An Excel sheet with a column for each number, packed at the end from Parquet."""
 
+    def carried(self, points: PointTable) -> pa.Schema:
+        """The columns that travel along, without shapes."""
+        require("openpyxl", extra="geo", what="an Excel file")
+        if points.total_rows >= EXCEL[0]:
+            raise TableError(f"an Excel sheet has room for {EXCEL[0]:,} rows, not {points.total_rows:,}: write .csv")
+        return self.plain_schema()
+
+    def columns(self, batch: PointBatch) -> Sequence[pa.Array]:
+        """Those columns of some rows."""
+        return list(self.plain_rows(batch).columns)
+
     def pack(self, target: IO[bytes]) -> None:
         """Write the rows through openpyxl."""
         openpyxl: Any = require("openpyxl", extra="geo", what="an Excel file")
         self.file.seek(0)
         book = openpyxl.Workbook(write_only=True)
         sheet = book.create_sheet("places")
+        cell = functools.partial(_excel_cell, functools.partial(openpyxl.cell.WriteOnlyCell, sheet))
         with pa.parquet.ParquetFile(self.file) as whole:
             for i, batch in enumerate(map(flat_columns, whole.iter_batches())):
                 if i == 0:
-                    sheet.append(batch.schema.names)
-                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    sheet.append(row)
+                    sheet.append([cell(name) for name in batch.schema.names])
+                for row in zip(*map(_excel_values, batch.columns), strict=True):
+                    sheet.append([cell(value) for value in row])
         book.save(target)
+
+
+def _excel_values(column: pa.Array) -> list[Any]:
+    """The values of a column that Excel holds as they are, and the others as text; its times have no zone."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        with contextlib.suppress(pa.ArrowInvalid):  # of nanoseconds
+            return list(column.cast(pa.timestamp("us")).to_pylist())
+    if pa.types.is_timestamp(kind) or pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_time(kind):
+        return [text or None for text in _texts(column)]
+    return list(column.to_pylist())
+
+
+def _excel_cell(make: Callable[..., Any], value: Any) -> Any:
+    """A cell; text stays text, also when it begins like a formula."""
+    if isinstance(value, float) and not math.isfinite(value):
+        value = None if math.isnan(value) else str(value)
+    is_old = isinstance(value, datetime.date) and (value.year < 1901 or getattr(value, "microsecond", 0) % 1000)
+    if is_old or not isinstance(value, EXCEL_TYPES) or (isinstance(value, int) and abs(value) > EXACT):
+        value = _text_of(value)
+    if not isinstance(value, str):
+        return value
+    if len(value) > 32_767 or UNPRINTABLE.search(value):
+        raise TableError(f"an Excel cell cannot hold {value[:20]!r}...: a control character, or over 32,767 letters")
+    cell = make(value)
+    cell.data_type = "s"
+    return cell
 
 
 WRITERS: dict[str, Callable[[IO[bytes], PointTable, pa.Schema], Any]] = {

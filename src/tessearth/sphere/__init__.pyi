@@ -1,6 +1,7 @@
 from tessearth.sphere.angles import FORMS as FORMS
 from tessearth.sphere.angles import PAIRS as PAIRS
 from tessearth.sphere.angles import Form as Form
+from tessearth.sphere.angles import fits_axis as fits_axis
 from tessearth.sphere.angles import guess_form as guess_form
 from tessearth.sphere.angles import read_angle as read_angle
 from tessearth.sphere.angles import read_pair as read_pair

@@ -14,12 +14,18 @@ PAIRS: tuple[Form, ...] = ("lat,lon", "lon,lat")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)")
 _PARTS = re.compile(
-    r"(?P<before>[NSEW])?\s*(?P<sign>[+-])?\s*(?P<degrees>\d+(?:[.,]\d+)?)\s*(?:°|º|deg|d|:|\s|$)\s*"
+    r"(?P<before>[NSEW])?\s*(?P<sign>[+-])?\s*(?P<degrees>\d+(?:[.,]\d+)?)\s*(?:°|º|deg|d|:|\s|$|(?=[NSEW]))\s*"
     r"(?:(?P<minutes>\d+(?:[.,]\d+)?)\s*(?:'|′|’|m|:|\s|$)\s*)?"  # noqa: RUF001
     r"(?:(?P<seconds>\d+(?:[.,]\d+)?)\s*(?:\"|″|”|''|′′|\s|$)\s*)?(?P<after>[NSEW])?",  # noqa: RUF001
     re.IGNORECASE,
 )
-_PAIR = re.compile(r"\s*[(\[]?\s*(.+?)\s*(?:[,;]\s*|\s+)(.+?)\s*[)\]]?\s*")
+_BETWEEN = re.compile(r"\s*([,;])\s*|\s+")
+_MARK = re.compile(r"[°º:'′’NSEWd]", re.IGNORECASE)  # noqa: RUF001
+_LETTERS = (
+    re.compile(r"(?<![a-z])[EW](?![a-z])", re.IGNORECASE),
+    re.compile(r"(?<![a-z])[NS](?![a-z])", re.IGNORECASE),
+)
+"""What belongs to no latitude, and to no longitude."""
 _POINT = re.compile(r"\s*POINT\s*(?:Z\s*)?\(\s*(\S+)\s+(\S+)(?:\s+\S+)?\s*\)\s*", re.IGNORECASE)
 NOTHING = float("nan")
 
@@ -38,15 +44,32 @@ def read_angle(text: str, form: Form = "degrees") -> float:
 
 
 def read_pair(text: str, form: Form) -> tuple[float, float]:
-    """Latitude and longitude of one cell such as "48.85, 2.35", "48°51'N 2°21'E" or "POINT (2.35 48.85)"."""
+    """Latitude and longitude of one cell such as "48.85, 2.35", "48°51'N 2°21'E" or "POINT (2.35 48.85)".
+
+    NaN where the cell can be cut in two in no way, or in more than one.
+    """
     point = _POINT.fullmatch(text)
     if point:
         return read_angle(point[2]), read_angle(point[1])
-    pair = _PAIR.fullmatch(text)
-    if pair is None:
-        return NOTHING, NOTHING
-    first, second = (read_angle(part, "dms") for part in pair.groups())
-    return (first, second) if form == "lat,lon" else (second, first)
+    text = text.strip().lstrip("([").rstrip(")]").strip()
+    found = set()
+    for between in _BETWEEN.finditer(text):
+        parts = text[: between.start()], text[between.end() :]
+        ordered = parts if form == "lat,lon" else parts[::-1]
+        pair = tuple(_read_part(part, between[1] != ",") for part in ordered)
+        if np.isfinite(pair).all() and fits_axis(ordered[0], 0) and fits_axis(ordered[1], 1):
+            found.add(pair)
+    return found.pop() if len(found) == 1 else (NOTHING, NOTHING)  # type: ignore[return-value]
+
+
+def fits_axis(text: str, axis: int) -> bool:
+    """Whether the letter of a hemisphere, where there is one, belongs to a latitude (0) or a longitude (1)."""
+    return not _LETTERS[axis].search(text)
+
+
+def _read_part(text: str, may_have_comma: bool) -> float:
+    """One of two coordinates: a number without blanks, or degrees that are marked as such."""
+    return read_angle(text, "dms" if _MARK.search(text) else "comma" if may_have_comma else "degrees")
 
 
 def guess_form(texts: Sequence[str]) -> Form | None:

@@ -20,6 +20,7 @@ from tessearth.storage.foreign_weights import matrix_shape as matrix_shape
 from tessearth.storage.foreign_weights import read_weight_file as read_weight_file
 from tessearth.storage.foreign_weights import rename as rename
 from tessearth.storage.foreign_weights import tensors_in as tensors_in
+from tessearth.storage.formats import EXACT as EXACT
 from tessearth.storage.formats import PARQUET as PARQUET
 from tessearth.storage.formats import ROWS_AT_ONCE as ROWS_AT_ONCE
 from tessearth.storage.formats import STANDARD_STREAM as STANDARD_STREAM

@@ -9,8 +9,11 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
@@ -20,8 +23,11 @@ SEPARATORS = (",", ";", "\t", "|")
 BLOCK_BYTES = 2**22
 LONGEST_RECORD = 2**20
 """Bytes; a small compressed file may hold gigabytes without an end of line."""
+OUT_OF_PLACE = "a quote, or the line end of an old Mac, stands inside of a cell"
 SAMPLED_RECORDS = 64
 """Records looked at to find the separator."""
+BEYOND_BYTES = ("utf-16", "utf-32", "utf-7", "iso2022", "hz")
+"""Encodings in which the byte of a quote or of a line end may be a part of another letter."""
 WIDE = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 """Encodings whose line ends are more than one byte, by the mark they begin with."""
 FALLBACK = "cp1252"
@@ -37,14 +43,31 @@ class Dialect(NamedTuple):
     separator: str
     encoding: str
     line_end: bytes
-    is_guess: bool = False
-    """Whether the encoding was guessed."""
 
     def cells(self, texts: Sequence[str]) -> bytes:
         """Cells with separators between them, in quotes where they need them."""
         text = io.StringIO()
-        csv.writer(text, delimiter=self.separator, lineterminator="").writerow(texts)
-        return text.getvalue().encode(self.encoding)
+        csv.writer(text, delimiter=self.separator, lineterminator="\r\n").writerow(texts)  # quotes what is in it
+        return text.getvalue()[:-2].encode(self.encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Records as they stand in the file without their line ends, cut out of the text only when they are asked for."""
+
+    text: bytes
+    bounds: npt.NDArray[np.int64]
+    """(N, 2): where each begins and ends."""
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __getitem__(self, chosen: "slice | npt.NDArray[Any]") -> "Lines":
+        return Lines(self.text, self.bounds[chosen])
+
+    def cut(self) -> list[bytes]:
+        """Each record."""
+        return [self.text[start:end] for start, end in self.bounds.tolist()]
 
 
 class CsvBlock(NamedTuple):
@@ -52,8 +75,7 @@ class CsvBlock(NamedTuple):
 
     rows: pa.RecordBatch
     """The columns asked for, as text."""
-    lines: list[bytes]
-    """Each record as it stands in the file, without its line end."""
+    lines: Lines
     ragged: dict[int, int]
     """The number of fields of records that have not as many as the header; their cells read as empty."""
 
@@ -75,16 +97,21 @@ class CsvFile(NamedTuple):
                 if records:
                     yield self._parse(records, list(columns))
 
-    def _parse(self, lines: list[bytes], columns: list[str]) -> CsvBlock:
+    def _parse(self, lines: Lines, columns: list[str]) -> CsvBlock:
         ragged: dict[int, int] = {}
 
         def note(row: Any) -> str:
             ragged[row.number - 1] = row.actual_columns
             return "skip"
 
-        text = b"\n".join(lines) + b"\n"
-        if self.dialect.encoding not in ("utf-8", "utf-8-sig", "ascii"):
-            text = text.decode(self.dialect.encoding).encode()
+        text = lines.text[lines.bounds[0, 0] : lines.bounds[-1, 1]]
+        try:
+            if self.dialect.encoding != "utf-8":
+                text = text.decode(self.dialect.encoding).encode()
+            elif not text.isascii():
+                text.decode()
+        except UnicodeDecodeError:
+            raise TableError(_not_encoded(self.dialect.encoding)) from None
         table = pa.csv.read_csv(
             pa.py_buffer(text),
             read_options=pa.csv.ReadOptions(column_names=self.names, use_threads=False, block_size=len(text) + 1),
@@ -95,46 +122,65 @@ class CsvFile(NamedTuple):
                 column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
             ),
         ).combine_chunks()
+        if len(table) + len(ragged) != len(lines) or any(row >= len(lines) for row in ragged):
+            raise TableError(
+                f"{len(lines)} records were found and {len(table) + len(ragged)} were read: {OUT_OF_PLACE}"
+            )
         if ragged:
             table = _spread(table, len(lines), ragged)
-        if len(table) != len(lines):
-            raise TableError(f"{len(lines)} records were found and {len(table)} were read: quotes are out of order")
         return CsvBlock(next(iter(table.to_batches()), pa.RecordBatch.from_pylist([], table.schema)), lines, ragged)
 
 
 def open_csv(opened: Opened, separator: str | None = None, encoding: str | None = None) -> CsvFile:
     """Find the dialect of a file in its first megabytes; a separator or an encoding that is given is not looked for."""
-    if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
-        raise TableError(f"the separator is {separator!r}; it must be one character such as ; or a tab")
-    with opened() as file:
-        head = file.read(BLOCK_BYTES)
+    if separator is not None and (len(separator) != 1 or not separator.isascii() or separator in '"\r\n'):
+        raise TableError(f"the separator is {separator!r}; it must be one plain character such as ; or a tab")
+    head = _head_of(opened)
     if not head:
         raise TableError("the file is empty")
     found = encoding or _find_encoding(head)
-    is_guess = encoding is None and found == FALLBACK
     try:
-        is_wide = len("\n".encode(found)) != 1
+        found = {"utf-8-sig": "utf-8", "ascii": "utf-8"}.get(name := codecs.lookup(found).name, name)
     except LookupError:
         raise TableError(f"there is no encoding {found!r}; common ones are utf-8, cp1252, latin-1, shift-jis") from None
-    has_feeds = b"\n" in head
-    if is_wide or not has_feeds:
-        opened, found = _transcoded(opened, found), "utf-8"
-        with opened() as file:
-            head = file.read(BLOCK_BYTES)
-    line_end = b"\r\n" if b"\r\n" in head else b"\n"
-    try:
+    with _decoding(found):
+        if found.startswith(BEYOND_BYTES):
+            opened, found = _transcoded(opened, found, ""), "utf-8"
+            head = _head_of(opened)
+        if (b"\n" not in head and b"\r" in head) or head.partition(b"\n")[0].endswith(b"\r\r"):
+            opened, found = _transcoded(opened, found, None), "utf-8"
+            head = _head_of(opened)
         sample = head[: head.rfind(b"\n") + 1 or None].decode(found)
-    except UnicodeDecodeError:
-        raise TableError(f"the text is not {found}; name its encoding with --encoding") from None
-    dialect = Dialect(separator or _find_separator(sample), found, line_end, is_guess)
+    dialect = Dialect(separator or _find_separator(sample), found, b"\r\n" if b"\r\n" in head else b"\n")
     with opened() as file:
-        header = next(_split(file, dialect.separator), [b""])[0]
-    text = header.decode(found).removeprefix("\ufeff")
+        first = next(_split(file, dialect.separator), None)
+    if first is None:
+        raise TableError("the file is empty")
+    header = first[:1].cut()[0]
     try:
-        names = next(csv.reader([text], delimiter=dialect.separator), [])
+        names = next(csv.reader([header.decode(found).removeprefix("\ufeff")], delimiter=dialect.separator), [])
     except csv.Error:
         raise TableError("the first line is no header of a csv") from None
+    if names.count("") > 1:  # a spreadsheet's empty columns
+        names = [name or f"column {number}" for number, name in enumerate(names, 1)]
     return CsvFile(names, header, dialect, opened)
+
+
+def _head_of(opened: Opened) -> bytes:
+    with opened() as file:
+        return file.read(BLOCK_BYTES)
+
+
+@contextlib.contextmanager
+def _decoding(encoding: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeError:
+        raise TableError(_not_encoded(encoding)) from None
+
+
+def _not_encoded(encoding: str) -> str:
+    return f"the text is not {encoding}: add --encoding with its own, such as cp1252 (latin-1 reads any bytes)"
 
 
 def _find_encoding(head: bytes) -> str:
@@ -142,11 +188,16 @@ def _find_encoding(head: bytes) -> str:
     for mark, name in WIDE.items():
         if head.startswith(mark):
             return name
+    for start, name in enumerate(("utf-16-be", "utf-16-le")):
+        if head[start::2].count(0) > len(head) // 4:
+            raise TableError(f"this looks like text in UTF-16: add --encoding {name}")
     if b"\0" in head:
         raise TableError("neither text nor a table format that can be read")
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end
     except UnicodeDecodeError:
+        if not head.decode("utf-8", "ignore").isascii():
+            raise TableError("a part of the text only is UTF-8: add --encoding (latin-1 reads any bytes)") from None
         return FALLBACK
     return "utf-8"
 
@@ -164,15 +215,15 @@ def _find_separator(sample: str) -> str:
     return best
 
 
-@contextlib.contextmanager
-def _transcoding(opened: Opened, encoding: str) -> Iterator[IO[bytes]]:
-    with opened() as file:
-        yield _Transcoded(io.TextIOWrapper(file, encoding=encoding, newline=None))  # type: ignore[misc]
+def _transcoded(opened: Opened, encoding: str, newline: str | None) -> Opened:
+    """The same text in UTF-8; with None for `newline`, lines end with line feeds."""
 
+    @contextlib.contextmanager
+    def transcoding() -> Iterator[IO[bytes]]:
+        with opened() as file:
+            yield _Transcoded(io.TextIOWrapper(file, encoding=encoding, newline=newline))  # type: ignore[misc]
 
-def _transcoded(opened: Opened, encoding: str) -> Opened:
-    """The same text in UTF-8 with line feeds: for encodings of wide characters and lines that end otherwise."""
-    return lambda: _transcoding(opened, encoding)
+    return transcoding
 
 
 class _Transcoded:
@@ -186,36 +237,70 @@ class _Transcoded:
         return self._text.read(size).encode()
 
 
-def _split(file: IO[bytes], separator: str) -> Iterator[list[bytes]]:
-    """The records of a file, the header first, a few megabytes at a time, without line ends and blank lines."""
-    record = _record_pattern(separator)
-    rest = b""
+def _split(file: IO[bytes], separator: str) -> Iterator[Lines]:
+    """The records of a file, the header first, a few megabytes at a time, without blank lines."""
+    rest, row = b"", 0
     while True:
         more = file.read(BLOCK_BYTES)
         text = rest + more
-        if b'"' not in text:
-            end = text.rfind(b"\n") + 1 if more else len(text)
-            lines, rest = text[:end].split(b"\n"), text[end:]
-            if more or not lines[-1]:
-                lines.pop()
-        else:
-            matches = [match for match in record.finditer(text) if not more or match["end"]]
-            lines = [match["record"] for match in matches]
-            rest = text[matches[-1].end() :] if matches else text
-        if len(rest) > LONGEST_RECORD or any(len(line) > LONGEST_RECORD for line in lines):
-            raise TableError(
-                f"a line has more than {LONGEST_RECORD} characters: this is no csv, or a quote in it is never closed"
-            )
-        kept = [line for line in (line.removesuffix(b"\r") for line in lines) if line]
-        if kept:
-            yield kept
+        ends = _line_ends(text, separator)
+        if not more and not (len(ends) and ends[-1] == len(text) - 1):
+            ends = np.append(ends, len(text))
+        starts = np.append(0, ends + 1)
+        rest, starts = text[starts[-1] :], starts[:-1]
+        codes = np.frombuffer(text, np.uint8)
+        stops = ends - ((ends > starts) & (codes[ends - 1] == ord("\r"))) if len(codes) else ends
+        filled = stops > starts
+        lines = Lines(text, np.stack((starts, stops), axis=-1)[filled])
+        too_long = np.flatnonzero(np.diff(lines.bounds) > LONGEST_RECORD)
+        if len(too_long) or len(rest) > LONGEST_RECORD:
+            raise TableError(_too_long(row + int(too_long[0] if len(too_long) else len(lines))))
+        if not more and len(lines) and _is_open(lines[-1:].cut()[0], separator):
+            raise TableError(_too_long(row + len(lines) - 1))
+        row += len(lines)
+        if len(lines):
+            yield lines if filled[:-1].all() else join_lines(lines.cut())
         if not more:
             return
 
 
+def _too_long(row: int) -> str:
+    name = f"row {row}" if row else "the header"
+    return f"{name} begins a quote that is never closed, or has more than {LONGEST_RECORD:,} characters: this is no csv"
+
+
+def _is_open(record: bytes, separator: str) -> bool:
+    """Whether a quote in a record is never closed."""
+    try:
+        list(csv.reader(io.StringIO(record.decode("latin-1"), newline=""), delimiter=separator, strict=True))
+    except csv.Error as error:
+        return "unexpected end" in str(error)
+    return False
+
+
+def _line_ends(text: bytes, separator: str) -> npt.NDArray[np.int64]:
+    """Where records end: at line feeds with an even number of quotes before them, where no quote is out of place."""
+    codes = np.frombuffer(text, np.uint8)
+    ends, quotes = np.flatnonzero(codes == ord("\n")), np.flatnonzero(codes == ord('"'))
+    begins, closes = np.zeros(256, bool), np.zeros(256, bool)
+    begins[list(b'\n"' + separator.encode())] = closes[list(b'\r\n"' + separator.encode())] = True
+    opening, closing = quotes[::2], quotes[1::2]
+    opening, closing = opening[opening > 0], closing[closing < len(codes) - 1]
+    if begins[codes[opening - 1]].all() and closes[codes[closing + 1]].all():
+        return ends[np.searchsorted(quotes, ends) % 2 == 0] if len(quotes) else ends
+    matches = _record_pattern(separator).finditer(text)
+    return np.array([match.end() - 1 for match in matches if match["end"]], np.int64)
+
+
+def join_lines(cut: Sequence[bytes]) -> Lines:
+    """Lines with nothing between them but their line ends."""
+    starts = np.cumsum([0, *(len(line) + 1 for line in cut)])
+    return Lines(b"\n".join(cut), np.stack((starts[:-1], starts[1:] - 1), axis=-1))
+
+
 def cut_records(text: bytes, separator: str) -> list[bytes]:
     """The records of some text without their line ends."""
-    return [record for records in _split(io.BytesIO(text), separator) for record in records]
+    return [record for lines in _split(io.BytesIO(text), separator) for record in lines.cut()]
 
 
 def _record_pattern(separator: str) -> re.Pattern[bytes]:
@@ -225,18 +310,14 @@ def _record_pattern(separator: str) -> re.Pattern[bytes]:
     """
     cut = re.escape(separator.encode())
     field = rb'(?:"(?:[^"]|"")*+"?+)?+[^\n' + cut + rb"]*+"
-    return re.compile(rb"(?P<record>" + field + rb"(?:" + cut + field + rb")*+)(?P<end>\n|\Z)")
+    return re.compile(field + rb"(?:" + cut + field + rb")*+(?P<end>\n|\Z)")
 
 
 def _spread(table: pa.Table, rows: int, without: dict[int, int]) -> pa.Table:
     """A table with empty cells where rows were left out."""
-    place, index = 0, []
-    for row in range(rows):
-        index.append(None if row in without else place)
-        place += row not in without
-    taken = (
-        table.take(pa.array(index, pa.int64()))
-        if len(table)
-        else pa.table({name: pa.nulls(rows, pa.string()) for name in table.column_names})
-    )
+    left_out = np.zeros(rows, bool)
+    left_out[list(without)] = True
+    if not len(table):
+        return pa.table({name: pa.repeat("", rows) for name in table.column_names}, schema=table.schema)
+    taken = table.take(pa.array(np.cumsum(~left_out) - 1, pa.int64(), mask=left_out))
     return pa.table([column.fill_null("") for column in taken.columns], schema=table.schema)

@@ -3,11 +3,14 @@
 import codecs
 import contextlib
 import datetime
+import itertools
 import json
 import re
 import shutil
 import sys
 import tempfile
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +23,7 @@ import pyarrow.parquet
 from tessearth.errors import TableError, TessearthError, first_line
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
-from tessearth.storage.csv_text import CsvFile, Opened, open_csv
+from tessearth.storage.csv_text import CsvFile, Lines, Opened, join_lines, open_csv
 from tessearth.storage.shapes import Geometry
 
 ROWS_AT_ONCE = 16_384
@@ -34,14 +37,15 @@ EXACT = 2**53
 """The largest whole number up to which float64 holds them all."""
 PARQUET = b"PAR1"
 """The first bytes of a Parquet file."""
-ARROW = b"ARROW1"
-UNREADABLE = (pa.ArrowException, OSError, ValueError, EOFError)
-"""What the readers raise for a damaged file; a name that is no UTF-8 is a ValueError."""
+ARROW = b"ARROW1\0\0"
+UNREADABLE = (pa.ArrowException, OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, SyntaxError)
+"""What the readers raise for a damaged file: text that is no UTF-8 is a ValueError, XML that is none a SyntaxError."""
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 VECTOR = (b"SQLite format 3\0", b"fgb\x03", b"\x00\x00\x27\x0a")
 """First bytes of GeoPackage, FlatGeobuf and Shapefile."""
 GEOJSON_OPTIONS = MappingProxyType({"DATE_AS_STRING": "YES"})
 """Without it text that looks like a date is rewritten."""
+JSON_BEGINS = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*["}]|\[\s*["\[{\]\d])')
 STRANGERS = {
     b"%PDF": "a PDF document",
     b"\xd0\xcf\x11\xe0": "an Excel file of the old kind (.xls): save it as .xlsx",
@@ -50,7 +54,13 @@ STRANGERS = {
     b"<?xml": "XML",
     b"7z\xbc\xaf": "a 7z archive: unpack it first",
     b"\x89HDF": "HDF5 or NetCDF, whose cells xarray reads",
-    b"CDF": "NetCDF, whose cells xarray reads",
+    b"CDF\x01": "NetCDF, whose cells xarray reads",
+    b"CDF\x02": "NetCDF, whose cells xarray reads",
+    b"\x80\x04\x95": "a Python pickle",
+    b"RDX3\n": "an R workspace",
+    b"X\n\x00\x00": "an R object",
+    b"<stata_dta": "a Stata file",
+    b"$FL2@": "an SPSS file",
     b"\x93NUMPY": "a numpy array: pass np.load(...) to Embedder",
     b"II*\0": "a TIFF picture",
     b"MM\0*": "a TIFF picture",
@@ -58,6 +68,8 @@ STRANGERS = {
     b"\xff\xd8\xff": "a picture",
 }
 """First bytes of files that are mistaken for tables, and what they are."""
+XML_SHAPES = (".kml", ".gpx", ".gml")
+ZIPPED_SHAPES = (".shp", ".gpkg", ".geojson", ".fgb", *XML_SHAPES)
 
 
 class Rows(NamedTuple):
@@ -65,8 +77,8 @@ class Rows(NamedTuple):
 
     columns: pa.RecordBatch
     """The columns asked for."""
-    lines: list[bytes] | None = None
-    """The rows of a csv as they stand in the file."""
+    lines: Lines | None = None
+    """The rows of a csv, or the objects of JSON, as they stand in the file."""
     ragged: dict[int, int] | None = None
     """The number of fields of rows that have not as many as the header."""
 
@@ -144,22 +156,35 @@ def _open(path: str, separator: str | None, encoding: str | None) -> RawTable:
     if start.startswith(ARROW):
         return _open_arrow(path)
     if start.startswith(b"PK\x03\x04"):
-        return _open_excel(path) if Path(path).suffix.lower() in (".xlsx", ".xlsm") else _open_vector(path, layer)
-    if start.startswith(VECTOR):
+        return _open_zip(path, layer)
+    if start.startswith(VECTOR) or Path(path).suffix.lower() in XML_SHAPES:
         return _open_vector(path, layer)
-    for mark, kind in STRANGERS.items():
-        if start.lower().startswith(mark.lower()):
-            raise TableError(f"this is {kind}, not a table of places")
     compression = next((name for mark, name in COMPRESSIONS.items() if start.startswith(mark)), None)
     opened = _bytes_of(path, compression)
     if compression:
         with opened() as file:
             start = file.read(4096)
-    if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+    for mark, kind in STRANGERS.items():
+        if start.lower().startswith(mark.lower()):
+            raise TableError(f"this is {kind}, not a table of places")
+    if JSON_BEGINS.match(start):
         if re.search(rb'"type"\s*:\s*"(Feature|FeatureCollection)"', start):
-            return _open_vector(path, layer, GEOJSON_OPTIONS)
+            return _open_vector(f"/vsigzip/{path}" if compression else path, layer, GEOJSON_OPTIONS)
         return _open_json_lines(opened)
     return _open_csv(opened, separator, encoding)
+
+
+def _open_zip(path: str, layer: str) -> RawTable:
+    """Excel, or shapes in an archive."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if "xl/workbook.xml" in names:
+        return _open_excel(path, layer)
+    if "word/document.xml" in names:
+        raise TableError("this is a Word document, not a table of places")
+    if any(name.lower().endswith(ZIPPED_SHAPES) or ".gdb/" in name for name in names):
+        return _open_vector(path, layer)
+    raise TableError(f"this is a zip archive ({', '.join(names[:3])}): unpack it first")
 
 
 def _bytes_of(path: str, compression: str | None) -> Opened:
@@ -248,9 +273,9 @@ def _open_vector(path: str, layer: str, options: Mapping[str, str] = MappingProx
     chosen = {"layer": layer or layers[0], "batch_size": ROWS_AT_ONCE, "use_pyarrow": True, **options}
     with pyogrio.open_arrow(path, **chosen) as (about, reader):
         schema, name = reader.schema, about["geometry_name"] or "wkb_geometry"
-    if name not in schema.names:
-        raise TableError("the layer has no geometry")
-    schema = schema.with_metadata(_geoparquet_metadata(name, about["crs"]))
+    has_shapes = name in schema.names
+    if has_shapes:
+        schema = schema.with_metadata(_geoparquet_metadata(name, about["crs"]))
 
     def read(columns: Sequence[str]) -> Iterator[Rows]:
         fields = [column for column in columns if column != name]
@@ -258,7 +283,7 @@ def _open_vector(path: str, layer: str, options: Mapping[str, str] = MappingProx
             for batch in reader:
                 yield Rows(batch.select(list(columns)))
 
-    return RawTable(schema, read, Geometry(name, about["crs"]))
+    return RawTable(schema, read, Geometry(name, about["crs"]) if has_shapes else None)
 
 
 def _geoparquet_metadata(name: str, crs: str | None) -> dict[str, str]:
@@ -273,15 +298,26 @@ def _geoparquet_metadata(name: str, crs: str | None) -> dict[str, str]:
 def _open_json_lines(opened: Opened) -> RawTable:
     """One object a line, or one list of objects."""
 
-    def objects() -> Iterator[dict[str, Any]]:
+    def objects() -> Iterator[tuple[bytes, dict[str, Any]]]:
         with opened() as file:
             text = codecs.getreader("utf-8-sig")(file)
-            start = text.readline()
-            found = json.loads(start + text.read()) if start.startswith("[") else map(json.loads, [start])
-            yield from map(_checked_object, found)
-            yield from (_checked_object(json.loads(line)) for line in text if line.strip())
+            first = text.readline()
+            if first.startswith("["):
+                for value in _loaded(first + text.read(), 1):
+                    yield json.dumps(value, ensure_ascii=False).encode(), _checked_object(value)
+                return
+            for number, line in enumerate(itertools.chain([first], text), 1):
+                if line.strip():
+                    yield line.strip().encode(), _checked_object(_loaded(line, number))
 
     return _of_objects(objects)
+
+
+def _loaded(text: str, number: int) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise TableError(f"line {number} is no JSON object: a table has one on each line, or a list of them") from None
 
 
 def _checked_object(value: Any) -> dict[str, Any]:
@@ -290,42 +326,42 @@ def _checked_object(value: Any) -> dict[str, Any]:
     return value
 
 
-def _open_excel(path: str) -> RawTable:
-    """The first sheet of an Excel file, whose first row names the columns."""
+def _open_excel(path: str, sheet: str) -> RawTable:
+    """A sheet of an Excel file, by default the first, whose first row names the columns."""
     openpyxl: Any = require("openpyxl", extra="geo", what="an Excel file")
 
-    def objects() -> Iterator[dict[str, Any]]:
+    def objects() -> Iterator[tuple[None, dict[str, Any]]]:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         with contextlib.closing(book):
-            rows = book.worksheets[0].iter_rows(values_only=True)
+            if sheet and sheet not in book.sheetnames:
+                raise TableError(f"there is no sheet {sheet!r}{did_you_mean(sheet, book.sheetnames)}")
+            rows = (book[sheet] if sheet else book.worksheets[0]).iter_rows(values_only=True)
             names = ["" if name is None else str(name) for name in next(rows, ())]
             if len(set(names) - {""}) < len([name for name in names if name]):
-                raise TableError("two columns of the first sheet have the same name")
+                raise TableError("two columns of the sheet have the same name")
             for row in rows:
                 if any(cell is not None for cell in row):
-                    yield {name: cell for name, cell in zip(names, row, strict=False) if name}
+                    yield None, {name: cell for name, cell in zip(names, row, strict=False) if name}
 
     return _of_objects(objects)
 
 
-def _of_objects(objects: Callable[[], Iterator[dict[str, Any]]]) -> RawTable:
+def _of_objects(objects: Callable[[], Iterator[tuple[bytes | None, dict[str, Any]]]]) -> RawTable:
     """A table of rows as Python values: a column has the type of all its values, and is text where they differ."""
     kinds: dict[str, set[str]] = {}
-    for row in objects():
+    for _, row in objects():
         for name, value in row.items():
             kinds.setdefault(name, set()).add(_kind(value))
+    if not kinds:
+        raise TableError("the table holds no rows")
     schema = pa.schema([(name, _arrow_type(found - {"nothing"})) for name, found in kinds.items()])
 
     def read(columns: Sequence[str]) -> Iterator[Rows]:
         chosen = pa.schema([schema.field(name) for name in columns])
-        waiting: list[dict[str, Any]] = []
-        for row in objects():
-            waiting.append(row)
-            if len(waiting) == ROWS_AT_ONCE:
-                yield Rows(_to_batch(waiting, chosen))
-                waiting = []
-        if waiting:
-            yield Rows(_to_batch(waiting, chosen))
+        rows = objects()
+        while some := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            lines = [line for line, _ in some if line is not None]
+            yield Rows(_to_batch([row for _, row in some], chosen), join_lines(lines) if lines else None)
 
     return RawTable(schema, read)
 

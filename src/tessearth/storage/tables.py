@@ -6,10 +6,12 @@
 import contextlib
 import csv
 import io
+import re
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tessearth.errors import ConfigError, CoordinateError, TableError
+from tessearth.errors import ConfigError, CoordinateError, OutputError, TableError
 from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere import (
     FORMS,
@@ -28,12 +30,13 @@ from tessearth.sphere import (
     are_radians,
     check_latlon,
     find_columns,
+    fits_axis,
     guess_form,
     read_angle,
     read_pair,
     warn_of_radians,
 )
-from tessearth.storage.csv_text import CsvFile
+from tessearth.storage.csv_text import CsvFile, Lines
 from tessearth.storage.files import write_bytes
 from tessearth.storage.formats import STANDARD_STREAM, RawTable, Rows, open_table
 from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
@@ -41,6 +44,9 @@ from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
 OnBad = Literal["error", "skip", "null"]
 """What is done about rows without a usable place: refuse the table, leave them out, keep them without an embedding."""
 SHOWN_ROWS = 5
+LISTED = "row,problem"
+"""How a list of bad rows begins."""
+WELL_KNOWN_TEXT = re.compile(r"\s*(MULTI)?(POINT|LINESTRING|POLYGON|GEOMETRYCOLLECTION)\b", re.IGNORECASE)
 BLANK = ("", "nan", "NaN", "null")
 """What a missing value looks like in any table."""
 PANDAS_BLANK = (
@@ -93,8 +99,8 @@ class PointBatch(NamedTuple):
     """The columns that are kept."""
     latlon: Floats
     """Checked degrees, (N, 2); NaN for rows that are kept without a place."""
-    lines: list[bytes] | None = None
-    """The rows of a csv as they stand in the file."""
+    lines: Lines | None = None
+    """The rows of a csv, or the objects of JSON, as they stand in the file; None where columns are left out."""
     places: Places | None = None
     """The places whose mean stands for each row, where that is asked for."""
 
@@ -133,7 +139,8 @@ class _Columns(NamedTuple):
         if len(columns) == 1:
             pairs = [read_pair(text or "", self.reading.coordinates) for text in columns[0].to_pylist()]
             return Places(np.array(pairs, dtype=np.float64).reshape(-1, 2))
-        return Places(np.stack([_to_numbers(column, self.reading.coordinates) for column in columns], axis=-1))
+        numbers = [_to_numbers(column, self.reading.coordinates, axis) for axis, column in enumerate(columns)]
+        return Places(np.stack(numbers, axis=-1))
 
     def problem(self, rows: Rows, index: int, row: int, latlon: Floats) -> str:
         """Why a row has no usable place; rows count from 1, header not counted."""
@@ -162,7 +169,7 @@ class _Columns(NamedTuple):
     def texts(self, rows: Rows, index: int) -> list[str]:
         """The cells of a row's place as text."""
         found = [rows.columns.column(name)[index].as_py() for name in self.names]
-        return ["" if value is None else value if isinstance(value, str) else repr(value) for value in found]
+        return ["" if value is None else value if isinstance(value, str) else repr(value)[:80] for value in found]
 
 
 @contextlib.contextmanager
@@ -181,7 +188,10 @@ def open_points(
             columns = _find_columns(raw, reading)
             kept = _find_kept(raw.schema.names, keep)
             checked = _check_all(columns)
-            schema = pa.schema([_kept_field(columns, raw.schema.field(one)) for one in kept], raw.schema.metadata)
+            about = dict(raw.schema.metadata or {})
+            if raw.geometry and raw.geometry.name not in kept:
+                del about[b"geo"]
+            schema = pa.schema([_kept_field(columns, raw.schema.field(one)) for one in kept], about)
             total = checked.rows - (checked.bad if reading.on_bad == "skip" else 0)
             yield PointTable(
                 name=name,
@@ -203,9 +213,14 @@ def _find_columns(raw: RawTable, reading: Reading) -> _Columns:
     if raw.geometry is not None and reading.lat is None and reading.lon is None:
         return _Columns((raw.geometry.name,), raw, reading)
     try:
-        return _Columns(find_columns(names, reading.lat, reading.lon), raw, reading)
+        found = find_columns(
+            [name if name in (reading.lat, reading.lon) else name.strip() for name in names], reading.lat, reading.lon
+        )
+        return _Columns(
+            tuple(next(name for name in names if name.strip() == one.strip()) for one in found), raw, reading
+        )
     except CoordinateError as error:
-        raise CoordinateError(f"{error}{_advice_on_pairs(raw)}") from None
+        raise CoordinateError(f"{error}{_advice_on_columns(raw, reading)}") from None
 
 
 def _one_column(names: Sequence[str], wanted: str | None) -> str:
@@ -216,6 +231,15 @@ def _one_column(names: Sequence[str], wanted: str | None) -> str:
     return wanted
 
 
+def _advice_on_columns(raw: RawTable, reading: Reading) -> str:
+    """The options to add where no columns have the usual names."""
+    if reading.lat is not None:
+        return ""
+    if raw.csv is not None and len(raw.schema) == 1 and _advice_on_pairs(raw) == "":
+        return ": the first line is one column; if it is no header remove it, if columns are cut otherwise add --sep"
+    return _advice_on_pairs(raw) or "; add --lat COLUMN --lon COLUMN"
+
+
 def _advice_on_pairs(raw: RawTable) -> str:
     """The options that read a column in which both coordinates stand."""
     names = [field.name for field in raw.schema if pa.types.is_string(field.type)]
@@ -223,7 +247,12 @@ def _advice_on_pairs(raw: RawTable) -> str:
     for name in names if some else ():
         texts = [text for text in some.columns.column(name)[:100].to_pylist() if text]  # type: ignore[union-attr]
         if texts and guess_form(texts) == "lat,lon" and not any(np.isfinite(read_angle(text, "dms")) for text in texts):
+            if all(text.strip().upper().startswith("POINT") for text in texts):
+                return f"; column {name!r} holds points as text: add --lat {name} --coordinates lon,lat"
             return f"; column {name!r} holds pairs: add --lat {name} --coordinates lat,lon (or lon,lat)"
+        if texts and all(WELL_KNOWN_TEXT.match(text) for text in texts):
+            convert = f"ogr2ogr places.gpkg FILE -oo GEOM_POSSIBLE_NAMES={name} -a_srs EPSG:4326"
+            return f"; column {name!r} holds shapes as text, which {convert} makes a file of shapes of"
     return ""
 
 
@@ -249,7 +278,7 @@ def _check_all(columns: _Columns) -> _Checked:
     texts: list[list[str]] = []
     listed = io.StringIO(newline="")
     writer = csv.writer(listed, lineterminator="\n")
-    writer.writerow(["row", "problem", *columns.names])
+    writer.writerow([*LISTED.split(","), *columns.names])
     small = True
     for batch in columns.raw.read(columns.names):
         latlon = columns.read(batch).latlon
@@ -264,7 +293,7 @@ def _check_all(columns: _Columns) -> _Checked:
         small = small and are_radians(latlon[~is_bad])
         rows, bad = rows + len(latlon), bad + int(is_bad.sum())
     if columns.reading.bad_file and bad:
-        write_bytes(columns.reading.bad_file, listed.getvalue().encode())
+        _write_list(columns.reading.bad_file, listed.getvalue().encode())
     if rows == 0:
         raise TableError("the table holds no rows")
     if bad and columns.reading.on_bad == "error":
@@ -274,6 +303,13 @@ def _check_all(columns: _Columns) -> _Checked:
     if small:
         warn_of_radians(latlon[~is_bad])
     return _Checked(rows, bad)
+
+
+def _write_list(path: str, content: bytes) -> None:
+    """Write the list of bad rows, in the place of an older one or of nothing."""
+    if Path(path).is_file() and not Path(path).read_bytes().startswith(LISTED.encode()):
+        raise OutputError(f"{path} exists already and is no list of bad rows: choose another file")
+    write_bytes(path, content)
 
 
 def _bad_rows(rows: Rows, latlon: Floats) -> npt.NDArray[np.bool_]:
@@ -333,7 +369,7 @@ def _batches(columns: _Columns, schema: pa.Schema) -> Iterator[PointBatch]:
         batch = PointBatch(
             pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _no_columns(len(is_bad)),
             places.latlon,
-            rows.lines,
+            rows.lines if schema.names == columns.raw.schema.names else None,
             None if places.samples is None else places,
         )
         yield _without(batch, is_bad) if reading.on_bad == "skip" and is_bad.any() else batch
@@ -347,7 +383,7 @@ def _no_columns(rows: int) -> pa.RecordBatch:
 def _without(batch: PointBatch, is_bad: npt.NDArray[np.bool_]) -> PointBatch:
     """The batch without some rows."""
     kept = np.flatnonzero(~is_bad)
-    lines = None if batch.lines is None else [batch.lines[i] for i in kept]
+    lines = None if batch.lines is None else batch.lines[kept]
     places = None
     if batch.places is not None and batch.places.owners is not None and batch.places.samples is not None:
         number = np.cumsum(~is_bad) - 1
@@ -369,14 +405,16 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
     raise TableError(f"column {name!r} is {column.type}, where degrees as numbers belong")
 
 
-def _to_numbers(column: pa.Array, form: Form) -> Floats:
+def _to_numbers(column: pa.Array, form: Form, axis: int) -> Floats:
     """A coordinate column as float64, NaN where there is no number."""
     if not pa.types.is_string(column.type):
         return np.array(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
-    with contextlib.suppress(pa.ArrowInvalid):
-        if form == "degrees":
-            return np.array(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
-    return np.array([read_angle(text or "", form) for text in column.to_pylist()], dtype=np.float64)
+    plain = pc.replace_substring(column, ",", ".") if form == "comma" else column
+    for texts in (plain, pc.if_else(pc.equal(plain, ""), None, plain)) if form in ("degrees", "comma") else ():
+        with contextlib.suppress(pa.ArrowInvalid):
+            return np.array(pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    texts = [text if text and fits_axis(text, axis) else "" for text in column.to_pylist()]
+    return np.array([read_angle(text, form) for text in texts], dtype=np.float64)
 
 
 def _names_no_number(text: str) -> bool:

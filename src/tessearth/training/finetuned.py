@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.bulk import ARRAYS_ONLY, open_writer, output_format
+from tessearth.bulk import ARRAYS_ONLY, embed_rows, open_writer, output_format, places_of
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import DataError, TableError, WeightsError
 from tessearth.ridge import ridge_path
@@ -184,12 +184,20 @@ class FineTuned:
     def values(self, points: Any) -> Array:
         """The probability of every class, (..., C), or the number itself, (...)."""
         latlon = as_latlon(points)
-        self.head.eval()
-        device = self.head.linear.weight.device
-        embedding = embed_places(self.encoder, torch.from_numpy(latlon.reshape(-1, 2)), device)
-        with torch.inference_mode():
-            values = self.head.values(self.head(embedding)).cpu().numpy()
+        values = self.values_of(self.embed(latlon.reshape(-1, 2)))
         return np.asarray(values.reshape((*latlon.shape[:-1], *values.shape[1:])))
+
+    def embed(self, latlon: Array) -> Array:
+        """Embeddings of checked degrees, (N, 2) -> (N, D)."""
+        return embed_places(self.encoder, torch.from_numpy(latlon), self.head.linear.weight.device).cpu().numpy()
+
+    def values_of(self, embeddings: Array) -> Array:
+        """The probability of every class, (N, C), or the number itself, (N,), of embeddings (N, D)."""
+        self.head.eval()
+        with torch.inference_mode():
+            x = torch.from_numpy(embeddings).to(self.head.linear.weight.device)
+            values: Array = self.head.values(self.head(x)).cpu().numpy()
+        return values
 
     def save(self, path: str | Path) -> None:
         """Write both files into an existing folder, the head last."""
@@ -272,7 +280,7 @@ def _prediction_schema(tuned: FineTuned) -> pa.Schema:
 def _predicted(batch: PointBatch, schema: pa.Schema, tuned: FineTuned) -> pa.RecordBatch:
     """The new columns of some rows, null where there is no place."""
     known = np.isfinite(batch.latlon).all(axis=1)
-    values = tuned.values(batch.latlon[known])
+    values = tuned.values_of(embed_rows(tuned.embed, places_of(batch))[known])
     if tuned.kind == "regress":
         columns = [values]
     else:

@@ -84,7 +84,10 @@ def prepare(folder: Path) -> Prepared:
     pa.set_io_thread_count(2)
     text = b'name,lat,lon,value\nParis,48.9,2.4,1\n"Sydney, NSW",-33.9,151.2,2.5\n x , 10 ,20,\n'
     seeds = [text, text.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + text, gzip.compress(text, mtime=0)]
-    seeds += [b"lat,lon\n" + b"1.5,30\n" * 300]
+    seeds += [
+        b"lat,lon\n" + b"1.5,30\n" * 300,
+        b'{"lat": 1, "lon": 20, "value": [1]}\n{"lat": 2, "lon": 20, "value": "x"}\n',
+    ]
     seeds += [write(names, values, geo) for names, values, geo in _tables()]
     embedder = Embedder(small_encoder(), device="cpu")
 
@@ -93,13 +96,18 @@ def prepare(folder: Path) -> Prepared:
             return embedder
 
     def encode(target: Path, form: Any) -> None:
-        encode_table(TableJob(source=str(target), output=str(folder / "out"), format=form, choice=Opened(model="none")))
+        encode_table(
+            TableJob(
+                source=str(target), output=str(folder / "out"), format=form, choice=Opened(model="none"), overwrite=True
+            )
+        )
 
     def run(content: bytes) -> None:
         target = folder / ("case.csv.gz" if content[:2] == b"\x1f\x8b" else "case.table")
         target.write_bytes(content)
         each(
             lambda: encode(target, "jsonl"),
+            lambda: encode(target, "csv"),
             lambda: encode(target, "parquet"),
             lambda: read_labelled(target, "value"),
             lambda: read_labelled(target, "name", "classify"),
