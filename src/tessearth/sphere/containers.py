@@ -117,7 +117,7 @@ def _from_grid(points: Any, lat: str | None, lon: str | None) -> Found:
 def _as_geojson(points: Any) -> Mapping[str, Any] | None:
     """What `__geo_interface__` says, or points that say it each."""
     if _is_mapping(points) and isinstance(points.get("type"), str):
-        return points
+        return points  # type: ignore[no-any-return]
     if hasattr(points, "__geo_interface__") and not hasattr(points, "columns"):
         return points.__geo_interface__  # type: ignore[no-any-return]
     first = _first(points)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError, CoordinateError, CoordinateWarning
 from tessearth.sphere.angles import guess_form, read_angle
-from tessearth.sphere.containers import find_places
+from tessearth.sphere.containers import find_places, is_container
 
 Floats = npt.NDArray[np.float64]
 OnBad = Literal["error", "skip", "null"]
@@ -91,7 +91,7 @@ def _read(points: tuple[Any, ...], lat: Any, lon: Any) -> _Read:
         if lat is None or lon is None:
             raise CoordinateError("no places were given: pass points, or both lat= and lon=")
         return _stack(lat, lon, ("lat", "lon"))
-    if hasattr(given, "__next__"):
+    if hasattr(given, "__next__") and not is_container(given):
         given = list(given)
     if not isinstance(lat, str | None) or not isinstance(lon, str | None):
         raise CoordinateError("places were given twice: pass either points or lat= and lon=")

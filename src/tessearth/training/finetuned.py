@@ -176,14 +176,14 @@ class FineTuned:
     about: dict[str, Any]
     """Its training and scores, ready for JSON."""
 
-    def predict(self, points: Any) -> Array:
+    def predict(self, *points: Any) -> Array:
         """The label of places given in any form `as_latlon` takes: class names or numbers, (...)."""
-        values = self.values(points)
+        values = self.values(*points)
         return values if self.kind == "regress" else np.array(self.classes, dtype=object)[values.argmax(-1)]
 
-    def values(self, points: Any) -> Array:
+    def values(self, *points: Any) -> Array:
         """The probability of every class, (..., C), or the number itself, (...)."""
-        latlon = as_latlon(points)
+        latlon = as_latlon(*points)
         self.head.eval()
         device = self.head.linear.weight.device
         embedding = embed_places(self.encoder, torch.from_numpy(latlon.reshape(-1, 2)), device)
@@ -232,6 +232,15 @@ def load_finetuned(path: str | Path, device: torch.device | None = None) -> Fine
     chosen = device or torch.device("cpu")
     encoder = load_base(str(Path(path) / ENCODER))
     return FineTuned(encoder=encoder.to(chosen), head=head.to(chosen).eval(), kind=kind, classes=classes, about=about)
+
+
+def predict(model: FineTuned | str | Path, *points: Any) -> Array:
+    """The label of places by a fine-tuned model or the folder of its run: class names or numbers.
+
+    tessearth.predict("runs/koppen", 48.86, 2.35)
+    """
+    tuned = model if isinstance(model, FineTuned) else load_finetuned(model)
+    return tuned.predict(*points)
 
 
 PREDICTION, PROBABILITY = "prediction", "probability"
