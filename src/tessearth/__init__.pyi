@@ -1,7 +1,7 @@
 from tessearth.bulk.rasters import write_raster as write_raster
+from tessearth.embedding.alike import similar as similar
 from tessearth.embedding.embedder import Embedder as Embedder
 from tessearth.embedding.embedder import embed as embed
-from tessearth.embedding.similar import similar as similar
 from tessearth.embedding.transformer import LocationFeatures as LocationFeatures
 from tessearth.encoder.config import EncoderConfig as EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder as SphericalVoronoiEncoder

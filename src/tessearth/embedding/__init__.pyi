@@ -1,3 +1,11 @@
+from tessearth.embedding.alike import Query as Query
+from tessearth.embedding.alike import SimilarPlaces as SimilarPlaces
+from tessearth.embedding.alike import make_query as make_query
+from tessearth.embedding.alike import name_places as name_places
+from tessearth.embedding.alike import read_km as read_km
+from tessearth.embedding.alike import read_place as read_place
+from tessearth.embedding.alike import similar as similar
+from tessearth.embedding.alike import take_away as take_away
 from tessearth.embedding.bench import Bench as Bench
 from tessearth.embedding.bench import Row as Row
 from tessearth.embedding.bench import SizeRow as SizeRow
@@ -22,10 +30,3 @@ from tessearth.embedding.retrieval import land_places as land_places
 from tessearth.embedding.retrieval import most_alike as most_alike
 from tessearth.embedding.retrieval import read_database as read_database
 from tessearth.embedding.retrieval import save_database as save_database
-from tessearth.embedding.similar import Query as Query
-from tessearth.embedding.similar import SimilarPlaces as SimilarPlaces
-from tessearth.embedding.similar import make_query as make_query
-from tessearth.embedding.similar import name_places as name_places
-from tessearth.embedding.similar import read_km as read_km
-from tessearth.embedding.similar import read_place as read_place
-from tessearth.embedding.similar import similar as similar

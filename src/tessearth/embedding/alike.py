@@ -108,11 +108,17 @@ def make_query(embedder: Embedder, place: tuple[Floats, str | None], unlike: Any
     vector = embedder.embed(latlon)
     if unlike is not None:
         other = embedder.embed(read_place(*((unlike,) if isinstance(unlike, str) else (tuple(unlike),)))[0])
-        vector, other = (one / np.linalg.norm(one) for one in (vector, other))
-        vector = vector - (vector @ other) * other
-        if np.linalg.norm(vector) < LEAST_OWN:
-            raise ConfigError("the two places have the same embedding: nothing is left of one without the other")
+        vector = take_away(vector, other)
     return Query(vector, latlon, name)
+
+
+def take_away(vector: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The part of an embedding (D,) that is orthogonal to another one's."""
+    vector, other = (one / max(float(np.linalg.norm(one)), 1e-12) for one in (vector, other))
+    own = vector - (vector @ other) * other
+    if np.linalg.norm(own) < LEAST_OWN:
+        raise ConfigError("the two places have the same embedding: nothing is left of one without the other")
+    return np.asarray(own)
 
 
 def name_places(latlon: Floats) -> list[str] | None:
