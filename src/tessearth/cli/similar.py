@@ -68,6 +68,7 @@ def similar(
 
     settings = options.take_settings(changes, *SETTINGS)
     if out is not None:
+        _check_table(out)
         check_free(out, overwrite=overwrite)
     if count < 1:
         raise ConfigError(f"count is {count}; it must be at least 1")
@@ -208,14 +209,18 @@ def _take(points: "PointTable", batches: "list[PointBatch]", chosen: "Alike") ->
     return Results(PointBatch(rows.to_batches()[0], latlon, lines), pa.RecordBatch.from_pydict(columns))
 
 
+def _check_table(out: str) -> None:
+    from tessearth.bulk import ARRAYS_ONLY, output_format
+
+    if output_format(out) in ARRAYS_ONLY:
+        raise ConfigError(f"{out} holds arrays, not a table: write .csv, .parquet or .gpkg")
+
+
 def _write(out: str, points: "PointTable", results: Results) -> None:
     """Write the rows that were found, in any format of a table."""
-    from tessearth.bulk import ARRAYS_ONLY, open_writer, output_format
+    from tessearth.bulk import open_writer, output_format
 
-    kind = output_format(out)
-    if kind in ARRAYS_ONLY:
-        raise ConfigError(f"{out} holds arrays, not a table: write .csv, .parquet or .gpkg")
-    count = len(results.batch.latlon)
+    kind, count = output_format(out), len(results.batch.latlon)
     with open_writer(out, kind, points._replace(total_rows=count), results.added.schema) as writer:
         writer.write(results.batch, results.added)
     print(f"{out}: {count:,} rows")
