@@ -179,6 +179,8 @@ WRONG = {
     "a file": (lambda: as_latlon("points.csv"), "tessearth encode --input FILE embeds a file"),
     "dates": (lambda: as_latlon({"lat": pd.to_datetime(["2020-01-01"]), "lon": [1]}), "lat holds dates"),
     "line": (lambda: as_latlon(LineString([(0, 0), (1, 1)])), "a LineString is no point"),
+    "dicts and others": (lambda: as_latlon([COLUMNS, 5.0]), "row 1 is of type float, and others are dicts"),
+    "broken geojson": (lambda: as_latlon({"type": "Point", "coordinates": "ab"}), "the points are no GeoJSON"),
     "no columns": (lambda: as_latlon([PARIS], lat="a", lon="b"), "these points have none"),
     "three": (lambda: as_latlon(1.0, 2.0, 3.0), "3 things were given"),
     "no such column": (lambda: as_latlon(pd.DataFrame({"a": [1], "lon": [2]})), "no column of a, lon reads as lat"),

@@ -137,20 +137,27 @@ def _is_shape(one: Any) -> bool:
 
 def _first(points: Any) -> Any:
     """The first entry of a list that is something, where its entries are objects."""
-    if isinstance(points, list | tuple) or (isinstance(points, np.ndarray) and points.dtype == object):
+    if isinstance(points, list | tuple) or (
+        isinstance(points, np.ndarray) and points.dtype == object and points.ndim > 0
+    ):
         return next((one for one in points if one is not None), None)
     return None
 
 
 def _from_geojson(shape: Any) -> Found:
     """Points of GeoJSON; a collection gives one place for each of its members."""
-    if shape["type"] == "FeatureCollection":
-        pairs = [_lonlat(member) for member in shape["features"]]
-    elif shape["type"] == "MultiPoint":
-        pairs = [tuple(pair[:2]) for pair in shape["coordinates"]]
-    else:
-        lon, lat = _lonlat(shape)
-        return Found(lat, lon)
+    try:
+        if shape["type"] == "FeatureCollection":
+            pairs = [_lonlat(member) for member in shape["features"]]
+        elif shape["type"] == "MultiPoint":
+            pairs = [(float(pair[0]), float(pair[1])) for pair in shape["coordinates"]]
+        else:
+            lon, lat = _lonlat(shape)
+            return Found(lat, lon)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if isinstance(error, CoordinateError):
+            raise
+        raise CoordinateError("the points are no GeoJSON: coordinates are numbers, longitude first") from None
     lonlat = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     return Found(lonlat[:, 1], lonlat[:, 0])
 
@@ -160,12 +167,13 @@ def _lonlat(member: Any) -> tuple[float, float]:
     shape = getattr(member, "__geo_interface__", member)
     if shape is not None and shape.get("type") == "Feature":
         shape = shape.get("geometry")
-    if shape is None or not shape.get("coordinates"):
+    if shape is None or len(shape.get("coordinates", ())) == 0:
         return np.nan, np.nan
     if shape["type"] != "Point":
-        raise CoordinateError(f"a {shape['type']} is no point: take a point of it first, such as its centroid")
-    lon, lat = shape["coordinates"][:2]
-    return lon, lat
+        raise CoordinateError(
+            f"a {str(shape['type'])[:40]} is no point: take a point of it first, such as its centroid"
+        )
+    return float(shape["coordinates"][0]), float(shape["coordinates"][1])
 
 
 def _as_table(points: Any) -> Mapping[Any, Any] | None:
@@ -174,7 +182,11 @@ def _as_table(points: Any) -> Mapping[Any, Any] | None:
         return points  # type: ignore[no-any-return]
     if hasattr(points, "columns") and hasattr(points, "to_numpy"):
         return _Frame(points)
-    if isinstance(_first(points), Mapping):
+    if _is_mapping(_first(points)):
+        odd = [row for row, one in enumerate(points) if one is not None and not _is_mapping(one)]
+        if odd:
+            kind = type(points[odd[0]]).__name__
+            raise CoordinateError(f"row {odd[0]} is of type {kind}, and others are dicts of their columns")
         names = dict.fromkeys(name for row in points if row is not None for name in row)
         return {name: [None if row is None else row.get(name) for row in points] for name in names}
     return None
