@@ -90,7 +90,8 @@ def similar(
             _write(out, candidates.points, results)
         else:
             _print(query, candidates.points, results, as_json)
-    options.warn_if_untrained(model)
+    if choice.runtime == "torch":
+        options.warn_if_untrained(model)
 
 
 class Candidates(NamedTuple):
@@ -127,7 +128,8 @@ def _choice(model: str, settings: dict[str, str]) -> Any:
         raise ConfigError(f"--dims is {dims!r}, not a number")
     precision = settings.get("precision", "float32")
     width = None if dims is None else int(dims)
-    return ModelChoice(model=model, device=settings.get("device"), precision=precision, dims=width)
+    runtime: Any = "onnx" if model.lower().endswith(".onnx") else "torch"
+    return ModelChoice(model=model, device=settings.get("device"), precision=precision, runtime=runtime, dims=width)
 
 
 @contextmanager

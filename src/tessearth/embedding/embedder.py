@@ -151,13 +151,13 @@ class Embedder:
         if xyz is not None and on_bad != "error":
             raise ConfigError("on_bad is about degrees: directions (xyz=) are always checked")
         places, shape = _read_places(points, lat, lon, xyz, on_bad)
-        known = torch.isfinite(places.values).all(dim=-1)
-        if on_bad == "null" and not bool(known.all()):
-            some = self._embed_places(Places(places.values[known].contiguous(), places.are_directions))
+        if on_bad != "null":
+            whole = self._embed_places(places)
+        else:
+            known = torch.isfinite(places.values).all(dim=-1)
+            some = self._embed_places(Places(places.values[known], places.are_directions))
             whole = np.full((len(known), some.shape[-1]), np.nan, dtype=some.dtype)
             whole[known.numpy()] = some
-        else:
-            whole = self._embed_places(places)
         return whole.reshape((*shape, whole.shape[-1]))
 
     def embed_tensor(self, latlon: Tensor, *, check: bool = True) -> Tensor:

@@ -14,7 +14,6 @@ from tessearth.sphere.coordinates import as_latlon as as_latlon
 from tessearth.sphere.coordinates import as_places as as_places
 from tessearth.sphere.coordinates import as_xyz as as_xyz
 from tessearth.sphere.coordinates import check_latlon as check_latlon
-from tessearth.sphere.coordinates import find_bad as find_bad
 from tessearth.sphere.coordinates import take_latlon as take_latlon
 from tessearth.sphere.coordinates import warn_of_radians as warn_of_radians
 from tessearth.sphere.geometry import EARTH_RADIUS_KM as EARTH_RADIUS_KM
