@@ -116,7 +116,7 @@ def run(page: Page, size: Size) -> None:
             [
                 "tessearth encode 48.857 2.352 --json                        one place",
                 "tessearth encode --input points.csv --out out.parquet       a table of places",
-                "tessearth retrieve similar 48.857 2.352 --apart 1000        similar places",
+                "tessearth similar Paris --apart 1000km                      similar places",
                 f"tessearth evaluate --models earth,mine:{page.folder}/smoke/weights/best.safetensors --out report",
                 "tessearth plot embeddings --region europe --out europe.png",
             ]

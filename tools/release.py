@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/release.py WEIGHTS FOLDER [--made-by WORDS] [--trajectories FILE] [--metrics FILE]
 
-The embedding is turned so that its first 64 dimensions summarise it, weights are stored as float16, and the sites' way
-during training is kept every 200 steps, in the layout of a run folder.
+The embedding is turned so that its first 64 dimensions summarise it, in principal order. Weights are stored as float16,
+and the sites' way during training is kept every 200 steps, in the layout of a run folder.
 """
 
 import argparse
@@ -40,6 +40,7 @@ def main() -> None:
     folder = Path(arguments.folder)
     encoder = load_weights(arguments.weights)
     put_summary_in_front_(encoder, SUMMARY)
+    sort_front_(encoder, SUMMARY)
     provenance = {
         "made_by": arguments.made_by,
         "made_from_sha256": hashlib.sha256(Path(arguments.weights).read_bytes()).hexdigest(),
@@ -69,6 +70,24 @@ def put_summary_in_front_(encoder: SphericalVoronoiEncoder, count: int, *, place
     behind = directions[:, : width - count] @ _rotation(width - count, generator)
     exit_layer = encoder.head.exit
     exit_layer.weight.copy_(torch.cat((front, behind), dim=1).T.to(exit_layer.weight) @ exit_layer.weight)
+
+
+@torch.no_grad()
+def sort_front_(encoder: SphericalVoronoiEncoder, count: int = SUMMARY, *, places: int = PLACES, seed: int = 0) -> None:
+    """Turn the first `count` numbers into principal order: e -> [e_front Q, e_rest], Q orthogonal (count, count).
+
+    Q holds the principal directions of the front over land, by falling variance, so that a prefix of any length is the
+    best of its length within the front. Inner products and the numbers behind stay as they are; Q is folded into the
+    head's last layer in float64.
+    """
+    width = encoder.config.output_dim
+    if not 1 <= count <= width:
+        raise ConfigError(f"the front is {count} dimensions; it must be at least 1 and at most the embedding's {width}")
+    front = torch.from_numpy(np.asarray(Embedder(encoder).embed(sample_land(places, seed))))[:, :count]
+    directions = principal_directions(front)
+    exit_layer = encoder.head.exit
+    for parameter in exit_layer.parameters():
+        parameter[:count] = (directions.T @ parameter[:count].double()).to(parameter)
 
 
 def principal_directions(embeddings: Tensor) -> Tensor:

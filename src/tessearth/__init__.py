@@ -2,7 +2,8 @@
 
     import tessearth
 
-    embed = tessearth.Embedder("earth")
+    tessearth.embed(48.86, 2.35)                    # by the default model, which is loaded once
+    embed = tessearth.Embedder("earth-small")       # any model, device, precision
     embed(lat=[48.86, -1.29], lon=[2.35, 36.82])
 
 Importing this package loads no torch; each public name brings its module in when first used.

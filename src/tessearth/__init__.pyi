@@ -1,10 +1,16 @@
+from tessearth.bulk.rasters import write_raster as write_raster
+from tessearth.embedding.alike import similar as similar
 from tessearth.embedding.embedder import Embedder as Embedder
+from tessearth.embedding.embedder import embed as embed
 from tessearth.embedding.transformer import LocationFeatures as LocationFeatures
 from tessearth.encoder.config import EncoderConfig as EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder as SphericalVoronoiEncoder
 from tessearth.encoder.weights import save as save
 from tessearth.errors import TessearthError as TessearthError
 from tessearth.evaluation.runner import evaluate as evaluate
+from tessearth.training.finetuned import load_finetuned as load_finetuned
+from tessearth.training.finetuned import predict as predict
+from tessearth.training.finetuning import finetune as finetune
 from tessearth.training.loop import pretrain as pretrain
 from tessearth.version import __version__ as __version__
 from tessearth.zoo.names import load as load

@@ -213,3 +213,61 @@ def test_places_that_may_not_be_written_to_are_embedded_without_a_word() -> None
     wanted = Embedder(ENCODER)(places)
     places.flags.writeable = False
     np.testing.assert_array_equal(Embedder(ENCODER)(places), wanted)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_first_numbers_are_brought_back_to_unit_length(precision: str) -> None:
+    whole = Embedder(ENCODER, precision=precision)(LATLON)[:, :5]  # type: ignore[arg-type]
+    expected = whole / np.linalg.norm(whole, axis=1, keepdims=True)
+    for batch_size in (None, 70):
+        embed = Embedder(ENCODER, precision=precision, dims=5, batch_size=batch_size)  # type: ignore[arg-type]
+        assert embed.dim == 5
+        np.testing.assert_allclose(embed(LATLON), expected, atol=1e-6)
+        np.testing.assert_allclose(embed(LATLON[:2]), expected[:2], atol=1e-6)
+        np.testing.assert_allclose(embed.embed_tensor(torch.from_numpy(LATLON)), expected, atol=1e-6)
+        np.testing.assert_allclose(embed.explain(LATLON).embedding, expected, atol=1e-6)
+
+
+def test_dims_are_part_of_the_fingerprint_and_in_range() -> None:
+    prints = {Embedder(ENCODER, dims=dims).fingerprint() for dims in (None, 5, 6)}
+    assert len(prints) == 3
+    for dims in (0, 19, -1):
+        with pytest.raises(ConfigError, match=f"dims is {dims}; it must lie between 1 and the embedding's width, 18"):
+            Embedder(ENCODER, dims=dims)
+
+
+def test_rows_without_a_place_are_left_out_or_kept_as_nan() -> None:
+    embed = Embedder(ENCODER)
+    given = LATLON.copy()
+    given[[3, 200]] = np.nan, 500.0
+    good = np.delete(LATLON, [3, 200], axis=0)
+    with pytest.raises(CoordinateError, match="2 of 300 rows have no usable place"):
+        embed(given)
+    np.testing.assert_allclose(embed(given, on_bad="skip"), embed(good), atol=1e-6)
+    kept = embed(given.reshape(30, 10, 2), on_bad="null")
+    assert kept.shape == (30, 10, 18)
+    assert np.isnan(kept.reshape(300, 18)[[3, 200]]).all()
+    np.testing.assert_allclose(np.delete(kept.reshape(300, 18), [3, 200], axis=0), embed(good), atol=1e-6)
+    with pytest.raises(ConfigError, match="on_bad is about degrees"):
+        embed(xyz=np.eye(3), on_bad="null")
+
+
+def test_two_numbers_and_two_arrays_are_places() -> None:
+    embed = Embedder(ENCODER)
+    np.testing.assert_array_equal(embed(48.8, 2.35), embed((48.8, 2.35)))
+    np.testing.assert_array_equal(embed(*LATLON.T), embed(LATLON))
+    np.testing.assert_array_equal(embed.support(48.8, 2.35).distance, embed.support((48.8, 2.35)).distance)
+
+
+def test_one_line_loads_the_model_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tessearth
+    from tessearth.embedding import embedder
+
+    save(ENCODER, tmp_path / "m.safetensors")
+    model = tmp_path / "m.safetensors"
+    expected = Embedder(ENCODER)(48.8, 2.35)
+    np.testing.assert_allclose(tessearth.embed(48.8, 2.35, model=model), expected, atol=1e-6)
+    monkeypatch.setattr(embedder, "load_base", lambda name: pytest.fail(f"{name} was loaded again"))
+    np.testing.assert_allclose(tessearth.embed([(48.8, 2.35)], model=model)[0], expected, atol=1e-6)
+    table = {"a": [48.8, None], "b": [2.35, 1.0]}
+    assert tessearth.embed(table, lat="a", lon="b", on_bad="skip", model=model).shape == (1, 18)

@@ -1,5 +1,6 @@
 """An exported model runs where torch cannot be imported."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from tessearth import Embedder
 from tessearth.embedding.onnx import OnnxEmbedder
-from tessearth.errors import CoordinateError, WeightsError
+from tessearth.errors import ConfigError, CoordinateError, WeightsError
 from tests.conftest import tiny_encoder
 from tests.embedding.test_export import exported
 
@@ -39,10 +40,10 @@ def run_without_torch(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_place_is_encoded_without_torch(model: Path) -> None:
-    done = run_without_torch("encode", "--model", model, -33.9, 18.4)
+    done = run_without_torch("encode", "--model", model, -33.9, 18.4, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     wanted = Embedder(tiny_encoder(dtype=torch.float32))((-33.9, 18.4))
-    np.testing.assert_allclose(np.array(done.stdout.split(), dtype=np.float32), wanted, atol=1e-5)
+    np.testing.assert_allclose(json.loads(done.stdout)["embedding"], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")])
@@ -68,6 +69,20 @@ def test_leading_shapes_and_one_place_are_kept(model: Path) -> None:
     assert embed((10.0, 20.0)).shape == (18,)
     assert embed(np.full((2, 3, 2), 20.0)).shape == (2, 3, 18)
     assert embed(np.empty((0, 2))).shape == (0, 18)
+
+
+def test_the_first_numbers_and_rows_without_a_place(model: Path) -> None:
+    embed = OnnxEmbedder(model, dims=5)
+    given = [(10.0, 20.0), (95.0, 0.0), (30.0, 40.0)]
+    found = embed(given, on_bad="null")
+    expected = Embedder(tiny_encoder(dtype=torch.float32), dims=5)(given[::2])
+    np.testing.assert_allclose(found[::2], expected, atol=1e-5)
+    assert np.isnan(found[1]).all()
+    np.testing.assert_array_equal(embed(given, on_bad="skip"), found[::2])
+    assert embed.dim == 5
+    assert embed.fingerprint() != OnnxEmbedder(model).fingerprint()
+    with pytest.raises(ConfigError, match="dims is 19"):
+        OnnxEmbedder(model, dims=19)
 
 
 def test_batches_change_nothing(model: Path) -> None:

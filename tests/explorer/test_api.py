@@ -48,6 +48,37 @@ def test_many_places_equal_the_library_in_every_form(client: Client, embedder: E
     np.testing.assert_array_equal(np.frombuffer(raw.body, "<f4").reshape(want.shape), want)
 
 
+def test_the_first_numbers_are_sent_at_unit_length(client: Client, embedder: Embedder) -> None:
+    first = embedder(PARIS)[:5]
+    want = first / np.linalg.norm(first)
+    place = {"lat": PARIS[0], "lon": PARIS[1]}
+    for answer in (
+        client.ask("/embed", {**place, "dims": 5}),
+        client.ask(f"/embed?lat={PARIS[0]}&lon={PARIS[1]}&dims=5"),
+    ):
+        np.testing.assert_allclose(answer.json()["embedding"], want, atol=1e-6)
+    for path, body in (
+        ("/embed", {**place, "dims": 5, "format": "binary"}),
+        ("/embed/binary?dims=5", np.array(PARIS, "<f8").tobytes()),
+    ):
+        np.testing.assert_allclose(np.frombuffer(client.ask(path, body).body, "<f4"), want, atol=1e-6)
+    refused = client.ask("/embed", {**place, "dims": 1000})
+    assert refused.status == 422
+    assert f"dims is 1000; it must lie between 1 and the embedding's width, {embedder.dim}" in refused.error
+
+
+def test_what_two_places_share_does_not_count(client: Client, embedder: Embedder) -> None:
+    body = {"lat": PARIS[0], "lon": PARIS[1], "count": 3, "apart_km": 0, "unlike": [10.0, 20.0]}
+    found = client.ask("/similar", body).json()["places"]
+    here, other = embedder([PARIS, (10.0, 20.0)])
+    query = here - (here @ other) * other
+    for place in found:
+        there = embedder((place["lat"], place["lon"]))
+        assert place["similarity"] == pytest.approx(float(query @ there / np.linalg.norm(query)), abs=1e-3)
+    same = client.ask("/similar", {**body, "unlike": list(PARIS)})
+    assert "nothing is left" in same.error
+
+
 def test_long_answers_are_not_written_as_json(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tessearth.explorer.routes.JSON_NUMBERS", 100)
     answer = client.ask("/embed", {"points": PLACES.tolist()})

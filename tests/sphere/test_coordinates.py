@@ -2,15 +2,21 @@
 
 import warnings
 
+import duckdb
 import geopandas
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
+import shapely
 import torch
+import xarray as xr
 from shapely.geometry import LineString
 
-from tessearth.errors import CoordinateError, CoordinateWarning
-from tessearth.sphere.coordinates import as_latlon, as_xyz, find_columns
+from tessearth.errors import ConfigError, CoordinateError, CoordinateWarning
+from tessearth.sphere.containers import find_columns
+from tessearth.sphere.coordinates import as_latlon, as_xyz, take_latlon
 
 PARIS, NAIROBI = (48.8566, 2.3522), (-1.2921, 36.8219)
 EXPECTED = np.array([PARIS, NAIROBI])
@@ -20,6 +26,10 @@ LAT, LON = EXPECTED.T
 def geoseries(crs: int | None = 4326) -> geopandas.GeoSeries:
     return geopandas.GeoSeries.from_xy(LON, LAT, crs=crs)
 
+
+COLUMNS = {"name": ["Paris", "Nairobi"], "lat": LAT.tolist(), "lon": LON.tolist()}
+SHAPES = [shapely.Point(lon, lat) for lat, lon in EXPECTED]
+TEXT = [f" {value}" for value in LAT]
 
 FORMS = {
     "array": EXPECTED,
@@ -31,13 +41,109 @@ FORMS = {
     "geoseries": geoseries(),
     "geoseries without crs": geoseries(None),
     "geoseries in metres": geoseries().to_crs(3857),
+    "pairs of text": EXPECTED.astype(str),
+    "pairs that come one by one": iter([PARIS, NAIROBI]),
+    "dict of columns": COLUMNS,
+    "dicts of rows": pd.DataFrame(COLUMNS).to_dict("records"),
+    "nullable columns": pd.DataFrame(COLUMNS).convert_dtypes(),
+    "a column of text": pd.DataFrame({**COLUMNS, "lat": TEXT}),
+    "polars": pl.DataFrame(COLUMNS),
+    "polars, lazy": pl.DataFrame(COLUMNS).lazy(),
+    "polars, text": pl.DataFrame({**COLUMNS, "lat": TEXT}),
+    "arrow table": pa.table(COLUMNS),
+    "arrow batch": pa.record_batch(COLUMNS),
+    "arrow reader": pa.table(COLUMNS).to_reader(),
+    "arrow dictionary": pa.table({**COLUMNS, "lat": pa.array(TEXT).dictionary_encode()}),
+    "duckdb relation": duckdb.from_arrow(pa.table(COLUMNS)),
+    "shapely points": SHAPES,
+    "shapely array": np.array(SHAPES),
+    "multipoint": shapely.MultiPoint(SHAPES),
+    "geojson": geoseries().__geo_interface__,
+    "stations of xarray": xr.Dataset(coords={"lat": ("station", LAT), "lon": ("station", LON)}),
     "geodataframe": geopandas.GeoDataFrame({"x": [1, 2]}, geometry=geoseries().to_crs(32631)),
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("form", FORMS)
 def test_every_holder_of_places_is_read(form: str) -> None:
     np.testing.assert_allclose(as_latlon(FORMS[form]), EXPECTED, rtol=0, atol=5e-6)
+
+
+def test_a_frame_with_both_is_read_by_its_geometry_unless_columns_are_named() -> None:
+    frame = geopandas.GeoDataFrame({"lat": [1.0, 2.0], "lon": [3.0, 4.0]}, geometry=geoseries())
+    np.testing.assert_allclose(as_latlon(frame), EXPECTED)
+    np.testing.assert_allclose(as_latlon(frame, lat="lat", lon="lon"), [(1, 3), (2, 4)])
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, dict, lambda c: pl.DataFrame(c).lazy()])
+def test_columns_are_named(make: object) -> None:
+    table = make({"gps_lat": LAT, "gps_lon": LON, "x": [1, 2]})  # type: ignore[operator]
+    np.testing.assert_allclose(as_latlon(table, lat="gps_lat", lon="gps_lon"), EXPECTED)
+    with pytest.raises(CoordinateError, match=r"no column 'gps_lt'; did you mean 'gps_lat'"):
+        as_latlon(table, lat="gps_lt", lon="gps_lon")
+
+
+def test_one_place_in_every_form() -> None:
+    for given in (PARIS, {"lat": PARIS[0], "lon": PARIS[1]}, SHAPES[0], SHAPES[0].__geo_interface__):
+        assert as_latlon(given).tolist() == list(PARIS)
+    assert as_latlon(*PARIS).tolist() == list(PARIS)
+    assert as_latlon(LAT, LON).tolist() == EXPECTED.tolist()
+
+
+def test_a_grid_gives_all_its_cells() -> None:
+    coords = {"lon": [1.0, 2.0, 3.0, 4.0], "lat": [30.0, 20.0, 10.0]}
+    grid = xr.Dataset({"rain": (("time", "lon", "lat"), np.zeros((2, 4, 3)))}, coords=coords)
+    for given in (grid, grid.rain):
+        latlon = as_latlon(given)
+        assert latlon.shape == (3, 4, 2)
+        assert latlon[2, 1].tolist() == [10.0, 2.0]
+    assert as_latlon(grid.isel(lat=0)).tolist() == [[30.0, lon] for lon in coords["lon"]]
+    assert as_latlon(grid.isel(lat=0, lon=1)).tolist() == [30.0, 2.0]
+    curved = xr.Dataset(coords={"lat": (("y", "x"), latlon[..., 0]), "lon": (("x", "y"), latlon[..., 1].T)})
+    np.testing.assert_array_equal(as_latlon(curved), latlon)
+
+
+BAD = [PARIS, (95.0, 100.0), NAIROBI, (np.nan, 2.0)]
+
+
+def test_bad_rows_are_refused_left_out_or_kept() -> None:
+    with pytest.raises(CoordinateError) as caught:
+        take_latlon(BAD)
+    assert "2 of 4 rows have no usable place: row 1 is (95, 100)" in str(caught.value)
+    assert "on_bad='skip' leaves such rows out" in str(caught.value)
+    np.testing.assert_array_equal(take_latlon(BAD, on_bad="skip"), EXPECTED)
+    kept = take_latlon(BAD, on_bad="null")
+    np.testing.assert_array_equal(kept[::2], EXPECTED)
+    assert np.isnan(kept[1::2]).all()
+    with pytest.raises(ConfigError, match="on_bad is 'drop'"):
+        take_latlon(BAD, on_bad="drop")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="use on_bad='null'"):
+        take_latlon(np.array(BAD).reshape(2, 2, 2), on_bad="skip")
+    with pytest.raises(CoordinateError, match="2 of 2 rows"):
+        take_latlon(BAD[1::2], on_bad="skip")
+
+
+def test_the_first_five_bad_rows_are_named_and_all_counted() -> None:
+    table = pd.DataFrame({"lat": ["48.5"] + ["abc"] * 8, "lon": range(9)})
+    with pytest.raises(CoordinateError) as caught:
+        take_latlon(table)
+    words = str(caught.value)
+    assert words.startswith("8 of 9 rows have no usable place: row 1: lat holds 'abc'")
+    assert "row 5:" in words
+    assert "row 6:" not in words
+    assert "and 3 more" in words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("48,85", "column.str.replace(',', '.')"), ("48°51'N", "--coordinates dms"), ("48.8, 2.3", "split it")],
+)
+def test_text_in_another_form_is_refused_with_advice(text: str, words: str) -> None:
+    with pytest.raises(CoordinateError) as caught:
+        as_latlon({"lat": ["1.5", text], "lon": [1, 2]})
+    assert f"row 1: lat holds {text!r}" in str(caught.value)
+    assert words in str(caught.value)
 
 
 def test_named_coordinates_broadcast_and_keep_their_shape() -> None:
@@ -70,6 +176,13 @@ WRONG = {
     "half": (lambda: as_latlon(lat=[1.0]), "no places were given: pass points, or both lat= and lon="),
     "twice": (lambda: as_latlon([PARIS], lat=[1.0], lon=[2.0]), "places were given twice"),
     "lengths": (lambda: as_latlon(lat=[1.0, 2.0], lon=[1.0, 2.0, 3.0]), "lat has shape (2,) and lon (3,)"),
+    "a file": (lambda: as_latlon("points.csv"), "tessearth encode --input FILE embeds a file"),
+    "dates": (lambda: as_latlon({"lat": pd.to_datetime(["2020-01-01"]), "lon": [1]}), "lat holds dates"),
+    "line": (lambda: as_latlon(LineString([(0, 0), (1, 1)])), "a LineString is no point"),
+    "dicts and others": (lambda: as_latlon([COLUMNS, 5.0]), "row 1 is of type float, and others are dicts"),
+    "broken geojson": (lambda: as_latlon({"type": "Point", "coordinates": "ab"}), "the points are no GeoJSON"),
+    "no columns": (lambda: as_latlon([PARIS], lat="a", lon="b"), "these points have none"),
+    "three": (lambda: as_latlon(1.0, 2.0, 3.0), "3 things were given"),
     "no such column": (lambda: as_latlon(pd.DataFrame({"a": [1], "lon": [2]})), "no column of a, lon reads as lat"),
     "lines": (lambda: as_latlon(geopandas.GeoSeries([LineString([(0, 0), (1, 1)])], crs=4326)), "not points"),
     "mistyped column": (lambda: find_columns(["latitude", "lon"], lat="latitud"), "did you mean 'latitude'?"),

@@ -210,6 +210,19 @@ def test_a_run_comes_back_from_disk_and_its_encoder_is_a_model(folder: Path) -> 
     assert scores[0] == tuned.about["frozen_ridge"]
 
 
+def test_a_folder_predicts_in_one_line(folder: Path) -> None:
+    import tessearth
+
+    tuned = tessearth.load_finetuned(folder / "run")
+    expected = tuned.predict(LATLON)
+    assert tessearth.predict(folder / "run", LATLON).tolist() == expected.tolist()
+    assert tessearth.predict(tuned, *LATLON[0]) == expected[0]
+    columns = {"a": [*LATLON[:3, 0], None], "b": [*LATLON[:3, 1], 5.0]}
+    named = tessearth.predict(tuned, columns, lat="a", lon="b", on_bad="null")
+    assert named.tolist() == [*expected[:3], None]
+    assert np.isnan(tuned.values(columns, lat="a", lon="b", on_bad="null")[3]).all()
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_comes_back_with_its_predictions(folder: Path, tmp_path: Path, suffix: str) -> None:
     import pyarrow.csv

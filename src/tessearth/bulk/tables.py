@@ -82,7 +82,7 @@ class ModelChoice:
     def open(self, threads: int | None = None) -> Any:
         """An Embedder, or an OnnxEmbedder, which needs no torch."""
         if self.runtime == "onnx":
-            return OnnxEmbedder(self.model, threads=threads)
+            return OnnxEmbedder(self.model, threads=threads, dims=self.dims)
         from tessearth.embedding import Embedder
 
         chosen: Any = {"precision": self.precision} | ({} if self.dims is None else {"dims": self.dims})

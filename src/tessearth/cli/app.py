@@ -23,6 +23,7 @@ from tessearth.cli import (
     raster,
     retrieve,
     serve,
+    similar,
 )
 from tessearth.errors import CoordinateWarning, TessearthError, is_out_of_memory
 from tessearth.version import __version__
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("encode", cls=encode.Command)(encode.encode)
+app.command("similar", cls=similar.Command)(similar.similar)
 for command in (
     export.export,
     features.features,

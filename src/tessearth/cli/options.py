@@ -42,6 +42,8 @@ Out = Annotated[str, _OUT]
 OptionalOut = Annotated[str | None, _OUT]
 Input = Annotated[str, _INPUT]
 OptionalInput = Annotated[str | None, _INPUT]
+Among = Annotated[str | None, typer.Option("--input", "--in", metavar=_INPUT.metavar, help=_INPUT.help)]
+"""The same, for a command that looks for something in the table."""
 Store = Annotated[str, _STORE]
 OptionalStore = Annotated[str | None, _STORE]
 Lat = Annotated[

@@ -1,3 +1,11 @@
+from tessearth.embedding.alike import Query as Query
+from tessearth.embedding.alike import SimilarPlaces as SimilarPlaces
+from tessearth.embedding.alike import make_query as make_query
+from tessearth.embedding.alike import name_places as name_places
+from tessearth.embedding.alike import read_km as read_km
+from tessearth.embedding.alike import read_place as read_place
+from tessearth.embedding.alike import similar as similar
+from tessearth.embedding.alike import take_away as take_away
 from tessearth.embedding.bench import Bench as Bench
 from tessearth.embedding.bench import Row as Row
 from tessearth.embedding.bench import compare as compare
@@ -10,7 +18,12 @@ from tessearth.embedding.embedder import Embedder as Embedder
 from tessearth.embedding.exporting import export as export
 from tessearth.embedding.fast.head import Precision as Precision
 from tessearth.embedding.onnx import OnnxEmbedder as OnnxEmbedder
+from tessearth.embedding.onnx import check_dims as check_dims
+from tessearth.embedding.onnx import first_numbers as first_numbers
+from tessearth.embedding.retrieval import Alike as Alike
 from tessearth.embedding.retrieval import build_database as build_database
+from tessearth.embedding.retrieval import choose_alike as choose_alike
+from tessearth.embedding.retrieval import cosines as cosines
 from tessearth.embedding.retrieval import land_places as land_places
 from tessearth.embedding.retrieval import most_alike as most_alike
 from tessearth.embedding.retrieval import read_database as read_database

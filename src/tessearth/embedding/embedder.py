@@ -1,5 +1,6 @@
 """`Embedder`: one object that turns places into embeddings, a batch at a time, in bounded memory."""
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from tessearth.devices import find_device
 from tessearth.embedding.engines import Engine, Places, RetrievalEngine, VoronoiEngine, build_engine
 from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.head import Precision
+from tessearth.embedding.onnx import check_dims, first_numbers
 from tessearth.embedding.retrieval import Retriever, read_database
 from tessearth.embedding.transfer import Gatherer
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, CoordinateError
-from tessearth.sphere import LARGEST_DEGREES, angular_distance, as_latlon, as_xyz, check_latlon
+from tessearth.sphere import LARGEST_DEGREES, OnBad, angular_distance, as_latlon, as_xyz, check_latlon, take_latlon
 from tessearth.zoo import DEFAULT_MODEL, find_database, load_base, parse_name
 
 __all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Strategy", "Support"]
@@ -61,9 +63,12 @@ class Embedder:
     """Turns places into embeddings by any encoder: ours, a baseline, published weights, with or without retrieval.
 
         embed = Embedder("earth")
+        embed(48.86, 2.35)                         # (1024,)
         embed([(48.86, 2.35)])                     # (1, 1024)
-        embed(lat=table["lat"], lon=table["lon"])  # anything that holds numbers
+        embed(table)                               # pandas, polars, pyarrow, DuckDB, dicts: by their columns
+        embed(table, lat="gps_lat", lon="gps_lon") # columns of other names
         embed(geoseries)                           # points in any projection
+        embed(dataset)                             # xarray: all cells, (lat, lon, 1024)
         embed(xyz=directions)                      # directions on any other sphere
 
     Results are numpy arrays with the leading shape of what was given; a single place gives a single vector. `explain`,
@@ -79,6 +84,7 @@ class Embedder:
         batch_size: int | None = None,
         top_k: int | None = None,
         strategy: Strategy = "auto",
+        dims: int | None = None,
     ) -> None:
         """Load a model by any name of `zoo.names`, or take an encoder as it is (a copy is used).
 
@@ -88,6 +94,9 @@ class Embedder:
         `strategy` "plain" computes the formula as it is written. "fast" leaves out sites that provably weigh next to
         nothing; on a GPU it takes about ten seconds to prepare. "auto" is "fast" on a CPU and "plain" on a GPU (see
         `embedding.fast`).
+
+        `dims` keeps that many of the first numbers, brought back to unit length: for trained models of ours the most
+        telling ones.
         """
         for option, value in (("batch_size", batch_size), ("top_k", top_k)):
             if value is not None and value < 1:
@@ -96,11 +105,12 @@ class Embedder:
         self.precision: Precision = precision
         self.name, self._engine = self._open(model, top_k, strategy)
         self.batch_size = batch_size or self._engine.batch_size
+        self.dims = check_dims(dims, self._engine.dim)
 
     @property
     def dim(self) -> int:
         """The width of an embedding."""
-        return self._engine.dim
+        return self._engine.dim if self.dims is None else self.dims
 
     @property
     def encoder(self) -> Any:
@@ -118,22 +128,36 @@ class Embedder:
         return isinstance(self._engine, VoronoiEngine)
 
     def fingerprint(self) -> str:
-        """SHA-256 over all that decides the embeddings (kind, settings, tensors, precision, database) but no names."""
-        digest = hashlib.sha256(f"tessearth-embedder-1 {self.precision}\n".encode())
+        """SHA-256 over all that decides the embeddings (kind, settings, tensors, precision, dims ...) but no names."""
+        short = "" if self.dims is None else f" dims {self.dims}"
+        digest = hashlib.sha256(f"tessearth-embedder-1 {self.precision}{short}\n".encode())
         for part in self._engine.identity():
             digest.update(part)
         return digest.hexdigest()
 
-    def __call__(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
+    def __call__(
+        self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None, on_bad: OnBad = "error"
+    ) -> Array:
         """The same as `embed`."""
-        return self.embed(points, lat=lat, lon=lon, xyz=xyz)
+        return self.embed(*points, lat=lat, lon=lon, xyz=xyz, on_bad=on_bad)
 
-    def embed(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Array:
-        """Embeddings of places, (..., D): float32, or float64 when that is the precision."""
-        places, shape = _read_places(points, lat, lon, xyz)
-        whole = self._embed_at_once(places)
-        if whole is None:
-            (whole,) = self._over_batches(places, lambda batch: (self._engine.embed(batch),), self.batch_size)
+    def embed(self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None, on_bad: OnBad = "error") -> Array:
+        """Embeddings of places, (..., D): float32, or float64 when that is the precision.
+
+        Places come from any container that `sphere.as_latlon` reads: the columns of a table that `lat` and `lon` name,
+        else its geometry, else its columns of the usual names. Without a table `lat` and `lon` are the coordinates.
+        Rows without a usable place are refused; `on_bad` "skip" leaves them out, and "null" gives them NaN.
+        """
+        if xyz is not None and on_bad != "error":
+            raise ConfigError("on_bad is about degrees: directions (xyz=) are always checked")
+        places, shape = _read_places(points, lat, lon, xyz, on_bad)
+        if on_bad != "null":
+            whole = self._embed_places(places)
+        else:
+            known = torch.isfinite(places.values).all(dim=-1)
+            some = self._embed_places(Places(places.values[known], places.are_directions))
+            whole = np.full((len(known), some.shape[-1]), np.nan, dtype=some.dtype)
+            whole[known.numpy()] = some
         return whole.reshape((*shape, whole.shape[-1]))
 
     def embed_tensor(self, latlon: Tensor, *, check: bool = True) -> Tensor:
@@ -157,22 +181,36 @@ class Embedder:
         with torch.inference_mode():
             targets = torch.split(embeddings, self.batch_size)
             for target, batch in zip(targets, places.batches(self.batch_size), strict=True):
-                target.copy_(self._engine.embed(batch))
+                target.copy_(self._embed_batch(batch))
         return embeddings
 
-    def explain(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Explanation:
+    def _embed_places(self, places: Places) -> Array:
+        """Embeddings (N, D) of checked places, in one batch or in several."""
+        whole = self._embed_at_once(places)
+        if whole is None:
+            (whole,) = self._over_batches(places, lambda batch: (self._embed_batch(batch),), self.batch_size)
+        return whole
+
+    def _embed_batch(self, batch: Places) -> Tensor:
+        """Embeddings of a batch, (N, dim): the engine's, or their first numbers at unit length."""
+        whole = self._engine.embed(batch)
+        return whole if self.dims is None else nn.functional.normalize(whole[:, : self.dims], dim=-1)
+
+    def explain(self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None) -> Explanation:
         """Embeddings with the token attention and site weights behind them; the weights take K numbers a place."""
         voronoi = self._voronoi("explain")
 
         def parts(batch: Places) -> tuple[Tensor, ...]:
             encoding = voronoi.encoder.encode_xyz(voronoi.to_input(batch), voronoi.top_k)
-            attention = encoding.token_attention
-            return encoding.embedding, encoding.site_weights, *([] if attention is None else [attention])
+            embedding, attention = encoding.embedding, encoding.token_attention
+            if self.dims is not None:
+                embedding = nn.functional.normalize(embedding[:, : self.dims], dim=-1)
+            return embedding, encoding.site_weights, *([] if attention is None else [attention])
 
         embedding, weights, *attention = self._over_sites(voronoi, parts, points, lat, lon, xyz)
         return Explanation(embedding, attention[0] if attention else None, weights)
 
-    def support(self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None) -> Support:
+    def support(self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None) -> Support:
         """The coverage of each place by sites."""
         voronoi = self._voronoi("support")
 
@@ -184,7 +222,7 @@ class Embedder:
         return Support(*self._over_sites(voronoi, parts, points, lat, lon, xyz))
 
     def nearest_sites(
-        self, points: Any = None, *, lat: Any = None, lon: Any = None, xyz: Any = None, count: int = 5
+        self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None, count: int = 5
     ) -> NearestSites:
         """The sites nearest to each place, at any weight."""
         voronoi = self._voronoi("nearest_sites")
@@ -224,9 +262,11 @@ class Embedder:
     def _embed_at_once(self, places: Places) -> Array | None:
         """Embeddings (N, D) of places that a CPU takes in one batch; None for more, which have to be gathered."""
         few = self._engine.embed_few(places)
-        if few is None and self.device.type == "cpu" and len(places.values) <= self.batch_size:
-            return self._engine.embed(places).contiguous().numpy()
-        return few
+        if few is not None:
+            return few if self.dims is None else first_numbers(few, self.dims)
+        if self.device.type == "cpu" and len(places.values) <= self.batch_size:
+            return self._embed_batch(places).contiguous().numpy()
+        return None
 
     @torch.inference_mode()
     def _over_batches(self, places: Places, parts: Parts, batch_size: int) -> list[Array]:
@@ -237,11 +277,17 @@ class Embedder:
         return gatherer.finish()
 
 
-def _read_places(points: Any, lat: Any, lon: Any, xyz: Any) -> tuple[Places, tuple[int, ...]]:
+def _read_places(
+    points: tuple[Any, ...], lat: Any, lon: Any, xyz: Any, on_bad: OnBad | None = None
+) -> tuple[Places, tuple[int, ...]]:
     """Places in any container that `sphere.coordinates` reads, and the shape they come in."""
     if xyz is None:
-        values = as_latlon(points, lat=lat, lon=lon)
-    elif points is None and lat is None and lon is None:
+        values = (
+            as_latlon(*points, lat=lat, lon=lon)
+            if on_bad is None
+            else take_latlon(*points, lat=lat, lon=lon, on_bad=on_bad)
+        )
+    elif all(one is None for one in (*points, lat, lon)):
         values = as_xyz(xyz)
     else:
         raise ConfigError("places were given twice: pass either xyz= or degrees")
@@ -255,3 +301,24 @@ def _nearest(encoder: SphericalVoronoiEncoder, xyz: Tensor, count: int) -> tuple
     index = (xyz @ sites.T).topk(count, dim=-1).indices
     distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
     return index.gather(-1, order), distance.rad2deg()
+
+
+def embed(
+    *points: Any,
+    model: str | os.PathLike[str] = DEFAULT_MODEL,
+    lat: Any = None,
+    lon: Any = None,
+    dims: int | None = None,
+    on_bad: OnBad = "error",
+) -> Array:
+    """Embeddings of places by a model that is loaded once and kept, as `Embedder.embed` gives them.
+
+    tessearth.embed(48.86, 2.35)
+    """
+    return keep_embedder(os.fspath(model), dims).embed(*points, lat=lat, lon=lon, on_bad=on_bad)
+
+
+@functools.lru_cache(maxsize=2)
+def keep_embedder(model: str, dims: int | None = None) -> Embedder:
+    """An Embedder that stays in memory for the next call, as the last two do."""
+    return Embedder(model, dims=dims)

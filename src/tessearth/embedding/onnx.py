@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.devices import places_at_once
-from tessearth.errors import WeightsError, first_line
+from tessearth.errors import ConfigError, WeightsError, first_line
 from tessearth.packages import require
-from tessearth.sphere import as_latlon
+from tessearth.sphere import OnBad, take_latlon
 from tessearth.storage import checksum
 
 FORMAT = "tessearth-onnx-2"
@@ -30,32 +30,58 @@ class OnnxEmbedder:
     digits are lost on the way. Any other runtime of ONNX can run it the same way.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
-        """Open a file; `threads` is how many onnxruntime may use, all cores by default."""
+    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, dims: int | None = None) -> None:
+        """Open a file; `threads` is how many onnxruntime may use, all cores by default.
+
+        `dims` keeps that many of the first numbers, brought back to unit length.
+        """
         self._session = _open_session(Path(path), threads)
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         self.name = self.metadata["model"]
-        self.dim = int(self.metadata["embedding_width"])
+        self._width = int(self.metadata["embedding_width"])
+        self.dims = check_dims(dims, self._width)
+        self.dim = self.dims or self._width
         self.has_sites = False  # the graph does not give the parts of an embedding
         self.batch_size = places_at_once("cpu", int(self.metadata["widest"]))
 
     def fingerprint(self) -> str:
         """SHA-256 over everything that decides the embeddings, the runtime included."""
-        return f"onnx-{self.metadata['fingerprint']}"
+        short = "" if self.dims is None else f"-dims{self.dims}"
+        return f"onnx-{self.metadata['fingerprint']}{short}"
 
-    def __call__(self, points: Any = None, *, lat: Any = None, lon: Any = None) -> npt.NDArray[np.float32]:
+    def __call__(
+        self, *points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = "error"
+    ) -> npt.NDArray[np.float32]:
         """The same as `embed`."""
-        return self.embed(points, lat=lat, lon=lon)
+        return self.embed(*points, lat=lat, lon=lon, on_bad=on_bad)
 
-    def embed(self, points: Any = None, *, lat: Any = None, lon: Any = None) -> npt.NDArray[np.float32]:
-        """Embeddings of places, (..., D) in float32, from any container that `coordinates.as_latlon` reads."""
-        latlon = as_latlon(points, lat=lat, lon=lon)
-        flat = np.ascontiguousarray(latlon.reshape(-1, 2))
-        embeddings = np.empty((len(flat), self.dim), dtype=np.float32)
+    def embed(self, *points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = "error") -> npt.NDArray[np.float32]:
+        """Embeddings of places, (..., D) in float32, as `Embedder.embed` takes and gives them."""
+        latlon = take_latlon(*points, lat=lat, lon=lon, on_bad=on_bad)
+        known = np.isfinite(latlon).all(axis=-1).ravel()
+        flat = np.ascontiguousarray(latlon.reshape(-1, 2)[known])
+        found = np.empty((len(flat), self.dim), dtype=np.float32)
         for start in range(0, len(flat), self.batch_size):
             some = slice(start, start + self.batch_size)
-            (embeddings[some],) = self._session.run([OUTPUT], {INPUT: flat[some]})
+            (whole,) = self._session.run([OUTPUT], {INPUT: flat[some]})
+            found[some] = whole if self.dims is None else first_numbers(whole, self.dims)
+        embeddings = np.full((len(known), self.dim), np.nan, dtype=np.float32)
+        embeddings[known] = found
         return embeddings.reshape(*latlon.shape[:-1], self.dim)
+
+
+def check_dims(dims: int | None, width: int) -> int | None:
+    """How many of the first numbers are kept, when there are that many."""
+    if dims is not None and not 1 <= dims <= width:
+        raise ConfigError(f"dims is {dims}; it must lie between 1 and the embedding's width, {width}")
+    return dims
+
+
+def first_numbers(embeddings: npt.NDArray[Any], dims: int) -> npt.NDArray[Any]:
+    """The first numbers of embeddings (..., D), brought back to unit length."""
+    first = embeddings[..., :dims]
+    length = np.linalg.norm(first, axis=-1, keepdims=True)
+    return np.asarray(first / np.maximum(length, 1e-12), dtype=embeddings.dtype)
 
 
 def seal(content: bytes) -> bytes:

@@ -287,9 +287,20 @@ def most_alike(
     """
     if not 1 <= count <= len(keys):
         raise ConfigError(f"count is {count}; it must lie between 1 and {len(keys)}")
-    similarity = _unit(keys) @ _unit(query)
+    return choose_alike(cosines(query, keys), place, latlon, count, apart_km)
+
+
+def cosines(query: npt.NDArray[Any], keys: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """The cosine of a query (D,) to each key (N, D), (N,)."""
+    return np.asarray(_unit(keys) @ _unit(query))
+
+
+def choose_alike(
+    similarity: npt.NDArray[np.float32], place: Floats, latlon: Floats, count: int, apart_km: float = 0.0
+) -> Alike:
+    """The places (N, 2) of the greatest similarity (N,), apart from the query's place and each other."""
     chosen: list[int] = []
-    free = _distance_km(latlon, place) >= apart_km
+    free = _distance_km(latlon, place) >= apart_km  # never of a row without a place, which is NaN
     for row in np.argsort(-similarity, kind="stable"):
         if free[row]:
             chosen.append(int(row))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import CoordinateError, MissingExtraError
-from tessearth.sphere import as_latlon, find_columns
+from tessearth.errors import ConfigError, CoordinateError, MissingExtraError
+from tessearth.sphere import OnBad, is_container, take_latlon
 from tessearth.zoo import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
 
         make_pipeline(LocationFeatures(), Ridge()).fit(table[["lat", "lon"]], target)
 
-    In a DataFrame the columns are found by their usual names or by `lat` and `lon`; in an array they are the first two.
-    Other columns are left out: put this in a ColumnTransformer to keep them.
+    Places are read as `Embedder` reads them: from the columns that `lat` and `lon` name, else from the geometry of a
+    GeoDataFrame or GeoSeries, else from columns of the usual names; in an array they are the first two columns. Other
+    columns are left out: put this in a ColumnTransformer to keep them. Rows without a usable place are refused;
+    `on_bad="null"` gives them NaN. `dims` keeps that many of the first numbers.
     """
 
     def __init__(
@@ -46,19 +48,28 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         lon: str | None = None,
         device: str | None = None,
         precision: "Precision" = "float32",
+        dims: int | None = None,
+        on_bad: OnBad = "error",
     ) -> None:
         self.model = model
         self.lat = lat
         self.lon = lon
         self.device = device
         self.precision = precision
+        self.dims = dims
+        self.on_bad = on_bad
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
         """Load the model and note the columns; nothing is learned from the rows."""
         from tessearth.embedding.embedder import Embedder
 
+        if self.on_bad == "skip":
+            raise ConfigError(
+                "on_bad='skip' would leave fewer rows than the target has: drop such rows from both, or keep them as "
+                "NaN with on_bad='null'"
+            )
         self._read(X, reset=True)
-        self.embedder_: Embedder = Embedder(self.model, device=self.device, precision=self.precision)
+        self.embedder_: Embedder = Embedder(self.model, device=self.device, precision=self.precision, dims=self.dims)
         return self
 
     def transform(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
@@ -66,7 +77,7 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(self, "embedder_")
-        return self.embedder_.embed(self._read(X, reset=False))
+        return self.embedder_.embed(self._read(X, reset=False), on_bad=self.on_bad)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """location_0, location_1, ..."""
@@ -84,13 +95,16 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         """Checked degrees, (n_samples, 2), after scikit-learn's own checks of shape and column names."""
         from sklearn.utils.validation import validate_data
 
-        if hasattr(table, "columns"):
-            lat, lon = find_columns(table.columns, self.lat, self.lon)
-            validate_data(self, table, reset=reset, skip_check_array=True)
-            if len(table) == 0:
-                raise CoordinateError("found a table with 0 sample(s) while a minimum of 1 is required")
-            return as_latlon(lat=table[lat].to_numpy(), lon=table[lon].to_numpy())
-        array = validate_data(self, table, reset=reset, dtype="numeric")
-        if array.shape[1] < 2:
-            raise CoordinateError("found 1 feature(s) while 2 are required: latitude and longitude")
-        return as_latlon(array[:, :2])
+        if is_container(table):
+            if hasattr(table, "columns") or hasattr(table, "shape"):
+                validate_data(self, table, reset=reset, skip_check_array=True)
+            places = take_latlon(table, lat=self.lat, lon=self.lon, on_bad=self.on_bad)
+        else:
+            finite = self.on_bad == "error"
+            array = validate_data(self, table, reset=reset, dtype="numeric", ensure_all_finite=finite)
+            if array.shape[1] < 2:
+                raise CoordinateError("found 1 feature(s) while 2 are required: latitude and longitude")
+            places = take_latlon(array[:, :2], on_bad=self.on_bad)
+        if len(places) == 0:
+            raise CoordinateError("found a table with 0 sample(s) while a minimum of 1 is required")
+        return places

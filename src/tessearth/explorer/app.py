@@ -113,8 +113,8 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
 def _add_routes(app: "FastAPI", routes: Routes) -> None:
     from fastapi import Request
 
-    async def embed_bytes(request: Request) -> Any:
-        return await routes.embed_bytes(await request.body())
+    async def embed_bytes(request: Request, dims: int | None = None) -> Any:
+        return await routes.embed_bytes(await request.body(), dims)
 
     embed_bytes.__doc__ = routes.embed_bytes.__doc__
     for route in ROUTES:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tessearth.embedding import check_dims, first_numbers, take_away
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.explorer import answers, pictures, schemas
 from tessearth.explorer.limits import BINARY, CONTENT_TYPE
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
-from tessearth.sphere import Floats, as_latlon, world_grid
+from tessearth.sphere import Floats, as_latlon, as_places, world_grid
 from tessearth.version import __version__
 from tessearth.zoo import is_untrained
 
@@ -46,13 +47,14 @@ class Routes:
     async def embed(self, request: schemas.EmbedRequest) -> Any:
         """Turn places into embeddings: one, or many in the order given."""
         places = self._places(request)
-        most = JSON_NUMBERS // self.served.embedder.dim
+        dim = check_dims(request.dims, self.served.embedder.dim) or self.served.embedder.dim
+        most = JSON_NUMBERS // dim
         if request.format == "json" and places.size // 2 > most:
             raise ConfigError(
                 f'{len(places)} embeddings are too long for JSON: ask for "binary", or for {most} at most'
             )
-        rows = await self.served.embed(places.reshape(-1, 2))
-        found = rows.reshape(*places.shape[:-1], self.served.embedder.dim)
+        rows = _shortened(await self.served.embed(places.reshape(-1, 2)), request.dims)
+        found = rows.reshape(*places.shape[:-1], dim)
         if request.format == "binary":
             return _binary_reply(found)
         embedding = _rounded(found)
@@ -60,17 +62,18 @@ class Routes:
             schemas.EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding)
         )
 
-    async def embed_one(self, lat: float, lon: float) -> Any:
+    async def embed_one(self, lat: float, lon: float, dims: int | None = None) -> Any:
         """The same for one place, by its coordinates in the address."""
-        return await self.embed(schemas.EmbedRequest(lat=lat, lon=lon))
+        return await self.embed(schemas.EmbedRequest(lat=lat, lon=lon, dims=dims))
 
-    async def embed_bytes(self, body: bytes) -> Any:
+    async def embed_bytes(self, body: bytes, dims: int | None = None) -> Any:
         """Places as little-endian float64 pairs (lat, lon); embeddings as little-endian float32 rows."""
         if len(body) == 0 or len(body) % 16:
             raise CoordinateError(f"the body has {len(body)} bytes; places are pairs of float64, 16 bytes each")
         places = as_latlon(np.frombuffer(body, dtype="<f8").reshape(-1, 2).astype(np.float64))
         self._check_count(len(places))
-        return _binary_reply(await self.served.embed(places))
+        check_dims(dims, self.served.embedder.dim)
+        return _binary_reply(_shortened(await self.served.embed(places), dims))
 
     async def place(self, lat: float, lon: float) -> Any:
         """The labels of a place, and the model's support, tokens and sites there."""
@@ -87,6 +90,9 @@ class Routes:
             raise ConfigError(f"apart_km is {request.apart_km:g}; it must lie between 0 and 20,100")
         land = self.served.land
         (query,) = await self.served.embed(place[None])
+        if request.unlike is not None:
+            (other,) = await self.served.embed(as_places([request.unlike]))
+            query = take_away(query, other)
         find = answers.answer_similar
         return _json_reply(await asyncio.to_thread(find, land, place, query, request.count, request.apart_km))
 
@@ -249,6 +255,10 @@ class Routes:
         if key not in self._fixed:
             self._fixed[key] = await asyncio.to_thread(lambda: _to_json(make()))
         return _reply(self._fixed[key], "application/json")
+
+
+def _shortened(embeddings: npt.NDArray[Any], dims: int | None) -> npt.NDArray[Any]:
+    return embeddings if dims is None else first_numbers(embeddings, dims)
 
 
 def _optional_place(lat: float | None, lon: float | None) -> Floats | None:

@@ -25,6 +25,8 @@ class EmbedRequest:
     points: list[list[float]] | None = None
     format: Literal["json", "binary"] = "json"
     """json, or binary: float32 little-endian, row after row, with the shape in the header X-Shape."""
+    dims: int | None = None
+    """How many of the first numbers are sent, brought back to unit length; null is all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,8 @@ class SimilarRequest:
     count: int = 10
     apart_km: float = 500.0
     """The least distance from the place given, and between the places found."""
+    unlike: list[float] | None = None
+    """Another place as [lat, lon]: what the two have in common does not count."""
 
 
 @dataclass(frozen=True, kw_only=True)

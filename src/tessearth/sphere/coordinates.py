@@ -1,91 +1,200 @@
-"""Places as users have them, checked once: arrays, lists, pandas, geopandas, named columns, directions."""
+"""Places as users have them, checked once: numbers from containers of any kind, directions."""
 
 import contextlib
 import reprlib
+import typing
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import CoordinateError, CoordinateWarning
-from tessearth.settings import did_you_mean
+from tessearth.errors import ConfigError, CoordinateError, CoordinateWarning
+from tessearth.sphere.angles import guess_form, read_angle
+from tessearth.sphere.containers import find_places, is_container
 
 Floats = npt.NDArray[np.float64]
-
-LATITUDE_NAMES = ("lat", "latitude", "decimallatitude", "lat_deg", "y")
-LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_deg", "x")
+OnBad = Literal["error", "skip", "null"]
+"""What is done about rows without a usable place: refuse all, leave them out, keep them as NaN."""
 
 LARGEST_DEGREES = (90, 360)
 """Of a latitude and of a longitude."""
 NOT_DEGREES = {"c": "complex numbers", "M": "dates", "m": "durations"}
 """Kinds of arrays that numpy turns into numbers silently, losing a part of them."""
+SHOWN_ROWS = 5
+NOT_LATITUDE = "not (lat, lon) in degrees"
+LATITUDE_RANGE, SWAPPED = "latitude lies between -90 and 90", "this looks like (lon, lat): swap the two"
 
 
-def as_latlon(points: Any = None, *, lat: Any = None, lon: Any = None) -> Floats:
+class _Numbers(NamedTuple):
+    """Degrees as numbers, and what was given where that was text."""
+
+    numbers: Floats
+    given: npt.NDArray[Any] | None = None
+
+
+class _Read(NamedTuple):
+    """Degrees (..., 2), latitude first, with what was given, of the same shape, and what the coordinates are called."""
+
+    latlon: Floats
+    given: npt.NDArray[Any] | None
+    names: tuple[str, str]
+
+
+def as_latlon(*points: Any, lat: Any = None, lon: Any = None) -> Floats:
     """Checked degrees, shape (..., 2), latitude first, from any container.
 
-    `points` is an array or list of (lat, lon), a DataFrame with columns of the usual names, or a GeoSeries or
-    GeoDataFrame of points in any projection; or the two coordinates come by name, broadcast against each other.
+    `points` is an array or list of (lat, lon), latitudes and longitudes one after the other, or a container: a frame of
+    pandas, polars or geopandas, a table of pyarrow, a relation of DuckDB, a dict of columns, a list of dicts, points of
+    shapely or GeoJSON, a Dataset or DataArray of xarray. With a container `lat` and `lon` name its columns; else they
+    are the coordinates themselves, broadcast against each other.
+
+    In a container places come from the columns named, else from its geometry in any projection, else from columns of
+    the usual names. A Dataset with latitudes and longitudes along two dimensions gives all its cells, (lat, lon, 2).
     """
-    if points is None and (lat is None or lon is None):
-        raise CoordinateError("no places were given: pass points, or both lat= and lon=")
-    if points is not None and not (lat is None and lon is None):
+    read = _read(points, lat, lon)
+    _refuse_bad(read)
+    warn_of_radians(read.latlon)
+    return read.latlon
+
+
+def take_latlon(*points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = "error") -> Floats:
+    """The same, with a choice of what is done about rows without a usable place; "null" leaves NaN in theirs."""
+    if on_bad not in typing.get_args(OnBad):
+        raise ConfigError(f"on_bad is {on_bad!r}; it must be one of {', '.join(typing.get_args(OnBad))}")
+    read = _read(points, lat, lon)
+    bad = find_bad(read.latlon)
+    if not bad.any():
+        warn_of_radians(read.latlon)
+        return read.latlon
+    if on_bad == "skip" and read.latlon.ndim != 2:
+        raise ConfigError("on_bad='skip' leaves rows out of a list of places; with other shapes use on_bad='null'")
+    if on_bad == "error" or bad.all():
+        advice = "; on_bad='skip' leaves such rows out, on_bad='null' keeps them as NaN" if not bad.all() else ""
+        _refuse_bad(read, advice)
+    latlon = read.latlon.copy()
+    latlon[bad] = np.nan
+    warn_of_radians(latlon[~bad])
+    return latlon[~bad] if on_bad == "skip" else latlon
+
+
+def _read(points: tuple[Any, ...], lat: Any, lon: Any) -> _Read:
+    """Places as they were given, not checked yet."""
+    if len(points) > 2:
+        raise CoordinateError(f"{len(points)} things were given as places: pass pairs, or latitudes and longitudes")
+    if len(points) == 2 and points[1] is not None:
+        if lat is not None or lon is not None:
+            raise CoordinateError("places were given twice: pass either points or lat= and lon=")
+        (lat, lon), points = points, ()
+    given = points[0] if points else None
+    if given is None:
+        if lat is None or lon is None:
+            raise CoordinateError("no places were given: pass points, or both lat= and lon=")
+        return _stack(lat, lon, ("lat", "lon"))
+    if hasattr(given, "__next__") and not is_container(given):
+        given = list(given)
+    if not isinstance(lat, str | None) or not isinstance(lon, str | None):
         raise CoordinateError("places were given twice: pass either points or lat= and lon=")
-    if points is None:
-        latlon = _stack(_as_floats(lat, "lat"), _as_floats(lon, "lon"))
-    elif hasattr(points, "geom_type") and hasattr(points, "crs"):
-        latlon = _from_geometry(points)
-    elif hasattr(points, "columns"):
-        names = find_columns(points.columns)
-        latlon = _stack(*(_as_floats(points[name].to_numpy(), str(name)) for name in names))
-    else:
-        latlon = _from_pairs(points)
-    check_latlon(latlon)
-    warn_of_radians(latlon)
-    return latlon
+    found = find_places(given, lat, lon)
+    if found is not None:
+        return _stack(*found)
+    if lat is not None or lon is not None:
+        raise CoordinateError("lat= and lon= name columns, and these points have none")
+    return _from_pairs(given)
 
 
 def as_places(latlon: Any) -> Floats:
     """Checked degrees as a list of places, shape (N, 2), from an array or a list of (lat, lon)."""
     places = _from_pairs(latlon)
-    if places.ndim != 2:
-        raise CoordinateError(f"places have shape {places.shape}, not (N, 2) with (lat, lon) in degrees")
-    return check_latlon(places)
+    if places.latlon.ndim != 2:
+        raise CoordinateError(f"places have shape {places.latlon.shape}, not (N, 2) with (lat, lon) in degrees")
+    _refuse_bad(places)
+    return places.latlon
 
 
 def as_xyz(xyz: Any) -> Floats:
     """Checked directions on a sphere, shape (..., 3), brought to unit length."""
-    directions = _as_floats(xyz, "xyz")
+    directions = _as_floats(xyz, "xyz").numbers
     if directions.ndim == 0 or directions.shape[-1] != 3:
         raise CoordinateError(f"xyz has shape {directions.shape}; directions have shape (..., 3)")
     length = np.linalg.norm(directions, axis=-1, keepdims=True)
     bad = ~(np.isfinite(length) & (length > 0)).ravel()
-    _check_rows(directions.reshape(-1, 3), bad, "row {row} of xyz", 0, "it points nowhere")
+    for row in np.flatnonzero(bad)[:1].tolist():
+        raise CoordinateError(f"row {row} of xyz is ({_shown(directions.reshape(-1, 3)[row])}): it points nowhere")
     unit: Floats = directions / length
     return unit
 
 
 def check_latlon(latlon: Floats, *, first_row: int = 0) -> Floats:
-    """The places, when all are possible degrees; an error names the first wrong row, counted from `first_row`."""
-    rows = latlon.reshape(-1, 2)
-    if (np.abs(rows) <= LARGEST_DEGREES).all():  # also refuses NaN and infinity
-        return latlon
-    name = "the place" if latlon.ndim == 1 else "row {row}"
-    lat, lon = np.abs(rows.T)
-    swappable = bool((lon <= 90).all())
-    advice = "this looks like (lon, lat): swap the two" if swappable else "latitude lies between -90 and 90"
-    for bad, reason in (
-        (
-            np.asarray(~np.isfinite(rows).all(axis=1)),
-            "latitude or longitude is missing or not finite; leave such rows out",
-        ),
-        (lat > 90, f"not (lat, lon) in degrees; {advice}"),
-        (lon > 360, "longitude lies between -180 and 180 (or 0 and 360) degrees"),
-    ):
-        _check_rows(rows, bad, name, first_row, reason)
+    """The places, when all are possible degrees; an error names the wrong rows, counted from `first_row`."""
+    _refuse_bad(_Read(latlon, None, ("lat", "lon")), first_row=first_row)
     return latlon
+
+
+def find_bad(latlon: Floats) -> npt.NDArray[np.bool_]:
+    """Which places (..., 2) are no possible degrees, (...)."""
+    possible = np.abs(latlon) <= LARGEST_DEGREES  # NaN and infinity are not
+    if possible.all():
+        return np.zeros(latlon.shape[:-1], dtype=np.bool_)
+    return np.asarray(~possible.all(axis=-1))
+
+
+def _refuse_bad(read: _Read, advice: str = "", first_row: int = 0) -> None:
+    """Raise an error that counts the bad rows and names the first of them."""
+    bad = find_bad(read.latlon).ravel()
+    rows = np.flatnonzero(bad)
+    if not len(rows):
+        return
+    flat = read.latlon.reshape(-1, 2)
+    given = None if read.given is None else read.given.reshape(-1, 2)
+    problems = []
+    for row in rows[:SHOWN_ROWS].tolist():
+        name = "the place" if read.latlon.ndim == 1 else f"row {first_row + row}"
+        wrong = None if given is None else _wrong_text(given[row], read.names)
+        problems.append(f"{name}: {wrong}" if wrong else f"{name} is ({_shown(flat[row])}): {_why(flat[row])}")
+    if any(problem.endswith(NOT_LATITUDE) for problem in problems):
+        is_swapped = bool((np.abs(flat[np.isfinite(flat).all(axis=1), 1]) <= 90).all())
+        advice = f"; {SWAPPED if is_swapped else LATITUDE_RANGE}{advice}"
+    count = "" if len(rows) == 1 else f"{len(rows):,} of {len(flat):,} rows have no usable place: "
+    more = f"; and {len(rows) - SHOWN_ROWS:,} more" if len(rows) > SHOWN_ROWS else ""
+    texts = [] if given is None else [text for row in given[rows[:SHOWN_ROWS]] for text in row if _is_odd(text)]
+    raise CoordinateError(f"{count}{'; '.join(problems)}{more}{_advice(texts) or advice}")
+
+
+def _why(place: Floats) -> str:
+    """Why a place is none."""
+    if not np.isfinite(place).all():
+        return "latitude or longitude is missing or not finite"
+    if abs(place[0]) > 90:
+        return NOT_LATITUDE
+    return "longitude lies between -180 and 180 (or 0 and 360) degrees"
+
+
+def _shown(values: Floats) -> str:
+    return ", ".join(f"{value:.10g}" for value in values)
+
+
+def _is_odd(text: Any) -> bool:
+    """Whether this is text, and no number."""
+    return isinstance(text, str) and bool(text.strip()) and not np.isfinite(read_angle(text))
+
+
+def _wrong_text(given: npt.NDArray[Any], names: tuple[str, str]) -> str | None:
+    """The coordinate of a row that is text and no number."""
+    for name, text in zip(names, given, strict=True):
+        if _is_odd(text):
+            return f"{name} holds {reprlib.repr(text)}, where degrees as numbers belong"
+    return None
+
+
+def _advice(texts: list[str]) -> str:
+    """How coordinates become numbers that are written in another form."""
+    form = guess_form(texts) if texts else None
+    return {
+        "comma": "; decimal commas are not read: replace them by points, column.str.replace(',', '.')",
+        "dms": "; degrees are decimal numbers: 48°30'N is 48.5 (tessearth encode --coordinates dms reads a file)",
+        "lat,lon": "; this is both in one column: split it, column.str.split(',', expand=True)",
+    }.get(str(form), "")
 
 
 def are_radians(latlon: Floats) -> bool:
@@ -107,48 +216,19 @@ def warn_of_radians(latlon: Floats) -> None:
         )
 
 
-def find_columns(columns: Iterable[Any], lat: str | None = None, lon: str | None = None) -> tuple[Any, Any]:
-    """The latitude and longitude columns of a table: those named, else those of the usual names."""
-    names = list(columns)
-    found = _find_column(names, lat, LATITUDE_NAMES, "lat"), _find_column(names, lon, LONGITUDE_NAMES, "lon")
-    lat_name, lon_name = (str(name).lower() for name in found)
-    if lat_name in LONGITUDE_NAMES or lon_name in LATITUDE_NAMES:
-        raise CoordinateError(f"latitude is read from column {found[0]!r} and longitude from {found[1]!r}: swap them")
-    return found
+def _from_pairs(points: Any) -> _Read:
+    if isinstance(points, str):
+        raise CoordinateError(
+            f"places are {reprlib.repr(points)}: give numbers, or a table that is read already; "
+            "tessearth encode --input FILE embeds a file"
+        )
+    values = _as_floats(points, "points")
+    if values.numbers.ndim == 0 or values.numbers.shape[-1] != 2:
+        raise CoordinateError(f"points have shape {values.numbers.shape}; (lat, lon) pairs have shape (..., 2)")
+    return _Read(*values, ("points", "points"))
 
 
-def _find_column(names: Sequence[Any], wanted: str | None, usual: tuple[str, ...], which: str) -> Any:
-    if wanted is not None:
-        if wanted in names:
-            return wanted
-        raise CoordinateError(f"there is no column {wanted!r}{did_you_mean(wanted, map(str, names))}")
-    for candidate in usual:
-        matches = [name for name in names if str(name).lower() == candidate]
-        if len(matches) == 1:
-            return matches[0]
-    listed = ", ".join(map(str, names))
-    raise CoordinateError(
-        f"no column of {listed} reads as {which}: name the {which} column (one of {', '.join(usual)})"
-    )
-
-
-def _from_geometry(points: Any) -> Floats:
-    geometry = getattr(points, "geometry", points)
-    if geometry.crs is not None:
-        geometry = geometry.to_crs(4326)
-    if not bool((geometry.geom_type == "Point").all()):
-        raise CoordinateError("the geometry holds shapes that are not points; take their centroids first")
-    return _stack(geometry.y.to_numpy(np.float64), geometry.x.to_numpy(np.float64))
-
-
-def _from_pairs(points: Any) -> Floats:
-    latlon = _as_floats(points, "points")
-    if latlon.ndim == 0 or latlon.shape[-1] != 2:
-        raise CoordinateError(f"points have shape {latlon.shape}; (lat, lon) pairs have shape (..., 2)")
-    return latlon
-
-
-def _as_floats(values: Any, name: str) -> Floats:
+def _as_floats(values: Any, name: str) -> _Numbers:
     """Numbers as float64; values that numpy converts with a loss (dates, complex numbers) are refused."""
     try:
         if hasattr(values, "detach"):
@@ -157,12 +237,24 @@ def _as_floats(values: Any, name: str) -> Floats:
         array = np.ma.asarray(values) if np.ma.isMaskedArray(values) else np.asarray(values)
         if array.dtype.kind in NOT_DEGREES:
             raise CoordinateError(f"{name} holds {NOT_DEGREES[array.dtype.kind]}, where degrees as numbers belong")
-        numbers = array.astype(np.float64)
-        return np.asarray(np.ma.filled(numbers, np.nan))
+        if array.dtype.kind in "OUST":
+            array = array.astype(str) if array.dtype.kind == "S" else array
+            numbers = np.array([_number(value) for value in array.ravel().tolist()], dtype=np.float64)
+            return _Numbers(numbers.reshape(array.shape), array.astype(object))
+        return _Numbers(np.asarray(np.ma.filled(array.astype(np.float64), np.nan)))
     except CoordinateError:
         raise
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise CoordinateError(f"{name} holds {_not_a_number(values)}, where degrees as numbers belong") from None
+
+
+def _number(value: Any) -> float:
+    """One value as a number; NaN for text that is none, and for nothing."""
+    if isinstance(value, str):
+        return read_angle(value)
+    if value is None or type(value).__name__ == "NAType":  # of pandas
+        return np.nan
+    return float(value)
 
 
 def _not_a_number(values: Any) -> str:
@@ -174,7 +266,7 @@ def _not_a_number(values: Any) -> str:
         return uneven
     for value in entries:
         try:
-            float(value)
+            _number(value)
         except OverflowError:
             return "a number beyond any degree"
         except (TypeError, ValueError, RuntimeError):
@@ -184,14 +276,16 @@ def _not_a_number(values: Any) -> str:
     return uneven
 
 
-def _stack(lat: Floats, lon: Floats) -> Floats:
+def _stack(lat: Any, lon: Any, names: tuple[str, str]) -> _Read:
+    both = _as_floats(lat, names[0]), _as_floats(lon, names[1])
     try:
-        return np.stack(np.broadcast_arrays(lat, lon), axis=-1)
+        latlon = np.stack(np.broadcast_arrays(*(one.numbers for one in both)), axis=-1)
     except (ValueError, RuntimeError):
-        raise CoordinateError(f"lat has shape {lat.shape} and lon {lon.shape}: they do not go together") from None
-
-
-def _check_rows(rows: Floats, bad: npt.NDArray[np.bool_], name: str, first_row: int, reason: str) -> None:
-    for row in np.flatnonzero(bad)[:1].tolist():
-        shown = ", ".join(f"{value:.10g}" for value in rows[row])
-        raise CoordinateError(f"{name.format(row=first_row + row)} is ({shown}): {reason}")
+        shapes = [one.numbers.shape for one in both]
+        raise CoordinateError(
+            f"{names[0]} has shape {shapes[0]} and {names[1]} {shapes[1]}: they do not go together"
+        ) from None
+    if all(one.given is None for one in both):
+        return _Read(latlon, None, names)
+    given = [one.numbers if one.given is None else one.given for one in both]
+    return _Read(latlon, np.stack(np.broadcast_arrays(*given), axis=-1).astype(object), names)

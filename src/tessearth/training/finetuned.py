@@ -18,7 +18,7 @@ from tessearth.encoder import LocationEncoder
 from tessearth.errors import DataError, TableError, WeightsError
 from tessearth.ridge import ridge_path
 from tessearth.settings import Kind
-from tessearth.sphere import as_latlon
+from tessearth.sphere import OnBad, take_latlon
 from tessearth.storage import (
     AS_USUAL,
     PointBatch,
@@ -176,16 +176,29 @@ class FineTuned:
     about: dict[str, Any]
     """Its training and scores, ready for JSON."""
 
-    def predict(self, points: Any) -> Array:
-        """The label of places given in any form `as_latlon` takes: class names or numbers, (...)."""
-        values = self.values(points)
-        return values if self.kind == "regress" else np.array(self.classes, dtype=object)[values.argmax(-1)]
+    def predict(self, *points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = "error") -> Array:
+        """The label of places given in any form `Embedder` takes: class names or numbers, (...).
 
-    def values(self, points: Any) -> Array:
-        """The probability of every class, (..., C), or the number itself, (...)."""
-        latlon = as_latlon(points)
-        values = self.values_of(self.embed(latlon.reshape(-1, 2)))
-        return np.asarray(values.reshape((*latlon.shape[:-1], *values.shape[1:])))
+        Rows that `on_bad` "null" keeps without a place have None or NaN.
+        """
+        values = self.values(*points, lat=lat, lon=lon, on_bad=on_bad)
+        if self.kind == "regress":
+            return values
+        names: Array = np.array(self.classes, dtype=object)[values.argmax(-1)]
+        missing = np.isnan(values[..., 0])
+        if missing.any():
+            names[missing] = None
+        return names
+
+    def values(self, *points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = "error") -> Array:
+        """The probability of every class, (..., C), or the number itself, (...); NaN for a row without a place."""
+        latlon = take_latlon(*points, lat=lat, lon=lon, on_bad=on_bad)
+        rows = latlon.reshape(-1, 2)
+        known = np.isfinite(rows).all(axis=1)
+        found = self.values_of(self.embed(np.ascontiguousarray(rows[known])))
+        values = np.full((len(rows), *found.shape[1:]), np.nan, dtype=found.dtype)
+        values[known] = found
+        return values.reshape((*latlon.shape[:-1], *found.shape[1:]))
 
     def embed(self, latlon: Array) -> Array:
         """Embeddings of checked degrees, (N, 2) -> (N, D)."""
@@ -240,6 +253,17 @@ def load_finetuned(path: str | Path, device: torch.device | None = None) -> Fine
     chosen = device or torch.device("cpu")
     encoder = load_base(str(Path(path) / ENCODER))
     return FineTuned(encoder=encoder.to(chosen), head=head.to(chosen).eval(), kind=kind, classes=classes, about=about)
+
+
+def predict(
+    model: FineTuned | str | Path, *points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = "error"
+) -> Array:
+    """The label of places by a fine-tuned model or the folder of its run, as `FineTuned.predict` gives it.
+
+    tessearth.predict("runs/koppen", 48.86, 2.35)
+    """
+    tuned = model if isinstance(model, FineTuned) else load_finetuned(model)
+    return tuned.predict(*points, lat=lat, lon=lon, on_bad=on_bad)
 
 
 PREDICTION, PROBABILITY = "prediction", "probability"

@@ -35,7 +35,7 @@ SPECIAL: tuple[Any, ...] = (
 )
 DEEPEST_FRAME = 16
 """Levels of lists a frame is made of; pandas itself crashes on Arrow arrays under forty, before it comes to us."""
-CALLS = ("embed", "one", "two", "frame", "xyz", "keys", "split", "sites", "explain", "support", "onnx", "text")
+CALLS = ("embed", "named", "one", "two", "frame", "xyz", "keys", "split", "sites", "explain", "support", "onnx", "text")
 
 
 def prepare(folder: Path) -> Prepared:
@@ -49,6 +49,11 @@ def prepare(folder: Path) -> Prepared:
     seeds += [{"call": "xyz", "points": [[1, 0, 0], [0.5, 0.5, 3]]}]
     seeds += [{"call": "text", "lat": "48.9", "lon": "2.4"}]
     seeds += [{"call": "frame", "points": {"lat": [1, 20.5], "lon": [30, -179.9], "name": ["a", "b"]}}]
+    point = {"type": "Point", "coordinates": [2.4, 48.9]}
+    collection = {"type": "FeatureCollection", "features": [{"type": "Feature", "geometry": point}, point]}
+    seeds += [{"call": "embed", "points": shape} for shape in (point, collection, [point, point])]
+    seeds += [{"call": "embed", "points": rows} for rows in ({"lat": [1, "20.5"], "lon": [30, 3]}, [{"y": 1, "x": 30}])]
+    seeds += [{"call": "named", "points": {"a": [1, None], "b": [30, 3]}, "lat": "a", "lon": "b", "on_bad": "null"}]
     calls = _calls()
 
     def run(content: bytes) -> None:
@@ -81,6 +86,9 @@ def _calls() -> dict[str, Callable[[dict[str, Any]], object]]:
 
     return {
         "embed": lambda case: (embedder(case.get("points")), exact(case.get("points"))),
+        "named": lambda case: embedder(
+            case.get("points"), lat=case.get("lat"), lon=case.get("lon"), on_bad=case.get("on_bad", "error")
+        ),
         "two": lambda case: embedder(lat=case.get("lat"), lon=case.get("lon")),
         "frame": frame,
         "xyz": lambda case: embedder(xyz=case.get("points")),
