@@ -15,7 +15,7 @@ from tessearth.embedding import most_alike
 from tessearth.encoder import TRAJECTORIES, SoftVoronoi, SphericalVoronoiEncoder, Trajectory, measure_token_use
 from tessearth.errors import ConfigError, MissingExtraError
 from tessearth.explorer import schemas
-from tessearth.labels import LABELS, prepare_labels, world_rings
+from tessearth.labels import LABELS, prepare_labels
 from tessearth.sphere import (
     EARTH_RADIUS_KM,
     Cells,
@@ -24,6 +24,7 @@ from tessearth.sphere import (
     cells_geojson,
     latlon_to_xyz,
     xyz_to_latlon,
+    world_rings,
 )
 from tessearth.zoo import shipped_folder
 

@@ -1,9 +1,5 @@
-from tessearth.labels.countries import Outline as Outline
 from tessearth.labels.countries import country_continents as country_continents
 from tessearth.labels.countries import country_names as country_names
-from tessearth.labels.countries import load_outlines as load_outlines
-from tessearth.labels.countries import outline_rings as outline_rings
-from tessearth.labels.countries import world_rings as world_rings
 from tessearth.labels.sources import SOURCES as SOURCES
 from tessearth.labels.table import LABELS as LABELS
 from tessearth.labels.table import Label as Label

@@ -30,6 +30,17 @@ from tessearth.sphere.grids import check_box as check_box
 from tessearth.sphere.grids import world_grid as world_grid
 from tessearth.sphere.land import is_inhabited_land as is_inhabited_land
 from tessearth.sphere.land import is_land as is_land
+from tessearth.sphere.outlines import ROWS as ROWS
+from tessearth.sphere.outlines import Outline as Outline
+from tessearth.sphere.outlines import Stretches as Stretches
+from tessearth.sphere.outlines import find_stretches as find_stretches
+from tessearth.sphere.outlines import load_outlines as load_outlines
+from tessearth.sphere.outlines import outline_edges as outline_edges
+from tessearth.sphere.outlines import outline_rings as outline_rings
+from tessearth.sphere.outlines import world_rings as world_rings
+from tessearth.sphere.regions import Region as Region
+from tessearth.sphere.regions import find_region as find_region
+from tessearth.sphere.regions import outline_continents as outline_continents
 from tessearth.sphere.sampling import KEYS_AROUND as KEYS_AROUND
 from tessearth.sphere.sampling import mix as mix
 from tessearth.sphere.sampling import mix_seed as mix_seed
