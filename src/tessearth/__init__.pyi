@@ -1,3 +1,4 @@
+from tessearth.bulk.raster_reading import read_raster as read_raster
 from tessearth.embedding.embedder import Embedder as Embedder
 from tessearth.embedding.transformer import LocationFeatures as LocationFeatures
 from tessearth.encoder.config import EncoderConfig as EncoderConfig

@@ -17,14 +17,24 @@ from tessearth.bulk.zarr import ZarrTarget
 from tessearth.embedding import Embedder, Precision
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.packages import require
-from tessearth.sphere import GLOBE, Layout, RasterGrid, build_grid, check_box
-from tessearth.storage import Job, Pool, checksum, keeping_what_is_finished, open_job, open_pool, usual_workers
+from tessearth.sphere import GLOBE, Layout, RasterGrid, build_grid, check_box, find_region
+from tessearth.storage import (
+    Job,
+    Pool,
+    check_free,
+    checksum,
+    keeping_what_is_finished,
+    open_job,
+    open_pool,
+    usual_workers,
+)
 from tessearth.version import __version__
 
 FORMS: dict[str, Any] = {".tif": GeoTiffTarget, ".tiff": GeoTiffTarget, ".zarr": ZarrTarget, ".parquet": ParquetTarget}
 """Formats by suffix. After `prepare` has made room in a job's folder, each takes windows (n, dims) as chunks of the
 job, in any order; `finish` then makes the output appear under its name, with the facts as its metadata. `needs` are the
-libraries it is written with, and `room` is how many times the size of its values the work takes on disk."""
+libraries it is written with, `types` those of its numbers (the first by default), and `room` is how many times the size
+of its values the work takes on disk."""
 DEFAULT_DIMS = 64
 FORMAT_VERSION = 2
 """Of unfinished work: 2 seals every line of its journal."""
@@ -51,43 +61,53 @@ def write_raster(
     model: str | os.PathLike[str] | Embedder,
     out: str | os.PathLike[str],
     *,
-    bbox: Sequence[float] = GLOBE,
+    bbox: Sequence[float] | None = None,
+    region: str | None = None,
     resolution: float | None = None,
     h3: int | None = None,
     dims: int | None = None,
-    dtype: StoredType = "int8",
+    dtype: StoredType | None = None,
     land: bool = False,
     cluster: str | None = None,
     device: str | None = None,
     precision: Precision = "float32",
+    overwrite: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Written:
-    """Embed the centre of every cell of a box and write the first `dims` dimensions (64, or all of a narrower model).
+    """Embed the centre of every cell of a box and write the first `dims` dimensions at unit length.
+
+    `dims` is 64 by default, or all of a narrower model.
 
     `out` ends in .tif or .zarr for a grid of `resolution` degrees, or in .parquet for the H3 cells of resolution `h3`.
-    `bbox` is west, south, east, north; west of a larger number than east crosses the antimeridian. With `land`, cells
-    off land (or south of 60 S) hold nodata, or are left out of a table. int8 is read as number * scale + offset.
+    `bbox` is west, south, east, north; west of a larger number than east crosses the antimeridian. A `region` (a
+    country by name or ISO code, a continent; see `sphere.find_region`) is the box around its outline. Cells outside it,
+    and with `land` those off land (or south of 60 S), hold nodata, or are left out of a table.
 
-    Unfinished work lies in a folder `out`.part; the same call resumes it and gives the same bytes. On a `cluster`
+    `dtype` is int8 for grids, read as number * scale + offset (`read_raster` does it), and float16 for tables, which
+    hold no codes. A finished map is replaced only with `overwrite`. Unfinished work lies in a folder `out`.part; the
+    same call resumes it and gives the same bytes. On a `cluster`
     (a Dask scheduler's address, or "local") the workers must find the model under the same name.
     """
     out = Path(out)
     form = _check_form(out, resolution, h3)
-    check_stored_type(dtype)
-    box = check_box(bbox)
+    dtype = check_stored_type(dtype, form.types)
+    if bbox is not None and region is not None:
+        raise ConfigError("bbox and region both say where: give one of them")
+    within = None if region in (None, "world") else find_region(str(region))
+    box = check_box(GLOBE if bbox is None else bbox) if within is None else within.box
     for module in form.needs:
         require(module, extra="geo", what=form.what)
     layout: RasterGrid | H3Cells
     if h3 is not None:
-        layout = H3Cells(bbox=box, resolution=h3, land=land)
+        layout = H3Cells(bbox=box, resolution=h3, land=land, region=within)
     else:
         assert resolution is not None
-        layout = build_grid(box, resolution, land=land)
+        layout = build_grid(box, resolution, land=land, region=within)
     if cluster is not None and isinstance(model, Embedder):
         raise ConfigError("on a cluster the model must have a name or a path, which every worker can load")
     embedder = model if isinstance(model, Embedder) else Embedder(model, device=device, precision=precision)
     width = _check_dims(dims, embedder)
-    _check_place(out)
+    _check_place(out, overwrite)
     room = int(layout.num_cells * width * (np.dtype(dtype).itemsize * form.room))
     check_room(out.parent.resolve(), room, f"{layout.num_cells:,} cells x {width} dims of {dtype}")
     plan = {
@@ -95,6 +115,7 @@ def write_raster(
         "tessearth": __version__,
         "form": form.__name__,
         "bbox": list(box),
+        "region": within.name if within else None,
         "resolution": resolution,
         "h3": h3,
         "land": land,
@@ -120,7 +141,7 @@ class _Raster(NamedTuple):
 def _write(raster: _Raster, model: str, device: str | None, cluster: str | None, progress: Progress) -> Written:
     """Embed the windows that are missing, and make the output of all of them."""
     out, _, layout, embedder, plan = raster
-    folder = out.with_name(f"{out.name}.part")
+    folder = _part(out)
     busy = DataError(f"another process is making {out}; wait for it, or name another --out")
     with open_job(folder, busy=busy) as job:
         stored = _begin(job, raster)
@@ -167,8 +188,16 @@ def _check_dims(dims: int | None, embedder: Embedder) -> int:
     return dims
 
 
-def _check_place(out: Path) -> None:
-    """Refuse a missing folder, and a name that something else than a raster of the same form has."""
+def _part(out: Path) -> Path:
+    """The folder of unfinished work."""
+    return out.with_name(f"{out.name}.part")
+
+
+def _check_place(out: Path, overwrite: bool) -> None:
+    """Refuse a missing folder, a name that something else than a raster of the same form has, and a finished raster.
+
+    Work that resumes was allowed to replace what is there when it began.
+    """
     if not out.parent.resolve().is_dir():
         raise OutputError(f"cannot write {out}: there is no folder {out.parent}")
     store = out.suffix.lower() == ".zarr"
@@ -176,6 +205,8 @@ def _check_place(out: Path) -> None:
         raise OutputError(f"{out} is a folder and no Zarr store; name another --out, or remove it first")
     if out.is_file() and store:
         raise OutputError(f"{out} is a file, where a Zarr store is a folder; name another --out, or remove it first")
+    if not _part(out).is_dir():
+        check_free(out / "zarr.json" if out.is_dir() else out, overwrite=overwrite)
 
 
 def check_room(folder: Path, size: int, what: str) -> None:
@@ -232,7 +263,8 @@ def _facts(job: Job, raster: _Raster) -> dict[str, Any]:
         "source": f"tessearth {__version__}, model {Path(raster.embedder.name).name}",
         "model_fingerprint": raster.plan["model"],
         "embedding_width": raster.embedder.dim,
-        "stored_dims": f"the first {raster.plan['dims']}",
+        "stored_dims": f"the first {raster.plan['dims']}, at unit length",
+        "region": raster.plan["region"] or "",
         "stored_type": raster.plan["dtype"],
         "land_only": str(raster.plan["land"]).lower(),
         "largest_error": max((entry.notes["largest_error"] for entry in entries), default=0.0),

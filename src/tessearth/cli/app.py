@@ -37,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("encode", cls=encode.Command)(encode.encode)
+app.command("raster", cls=raster.Command)(raster.raster)
 for command in (
     export.export,
     features.features,
@@ -46,7 +47,6 @@ for command in (
     evaluate.evaluate,
     evaluate.compare,
     plot.plot,
-    raster.raster,
     info.info,
     bench.bench,
     serve.serve,

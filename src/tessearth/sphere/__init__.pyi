@@ -27,6 +27,7 @@ from tessearth.sphere.grids import RasterGrid as RasterGrid
 from tessearth.sphere.grids import WindowPlaces as WindowPlaces
 from tessearth.sphere.grids import build_grid as build_grid
 from tessearth.sphere.grids import check_box as check_box
+from tessearth.sphere.grids import wanted_places as wanted_places
 from tessearth.sphere.grids import world_grid as world_grid
 from tessearth.sphere.land import is_inhabited_land as is_inhabited_land
 from tessearth.sphere.land import is_land as is_land
