@@ -23,8 +23,8 @@ from tessearth.sphere import (
     angular_distance,
     cells_geojson,
     latlon_to_xyz,
-    xyz_to_latlon,
     world_rings,
+    xyz_to_latlon,
 )
 from tessearth.zoo import shipped_folder
 
