@@ -18,7 +18,15 @@ import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.imagery.image_encoders.base import ImageEncoder
-from tessearth.imagery.reading import Chunk, PlaceReader, build_places, build_source, load_or_fit_encoder, read_ahead
+from tessearth.imagery.reading import (
+    Chunk,
+    PlaceReader,
+    build_places,
+    build_source,
+    check_files,
+    load_or_fit_encoder,
+    read_ahead,
+)
 from tessearth.imagery.recipe import FeatureRecipe, made_with
 from tessearth.imagery.source import Source
 from tessearth.imagery.store import (
@@ -80,6 +88,7 @@ def build_store(
     path = Path(path)
     if _is_finished(recipe, path):
         return FeatureStore(path)
+    check_files(recipe)
     busy = DataError(f"another process is making {path}; wait for it, or choose another --out")
     with locked_folder(path, busy=busy, keep_lock=False):
         if _is_finished(recipe, path):  # by another process, a moment ago

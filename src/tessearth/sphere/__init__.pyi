@@ -46,6 +46,7 @@ from tessearth.sphere.sampling import KEYS_AROUND as KEYS_AROUND
 from tessearth.sphere.sampling import mix as mix
 from tessearth.sphere.sampling import mix_seed as mix_seed
 from tessearth.sphere.sampling import place_keys as place_keys
+from tessearth.sphere.sampling import sample_box as sample_box
 from tessearth.sphere.sampling import sample_elsewhere as sample_elsewhere
 from tessearth.sphere.sampling import sample_land as sample_land
 from tessearth.sphere.sampling import sample_sphere as sample_sphere
