@@ -64,6 +64,15 @@ def test_regions_are_drawn(region: str, tessearth: Command, model: Path, tmp_pat
     assert "longitude" in out.read_text()
 
 
+def test_a_figure_is_not_overwritten_unasked(tessearth: Command, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "figure.png"
+    out.write_text("mine")
+    done = tessearth("plot", "sites", "--model", model, "--out", out, *SMALL)
+    assert (done.status, done.err.count("add --overwrite")) == (2, 1)
+    assert out.read_text() == "mine"
+    assert tessearth("plot", "sites", "--model", model, "--out", out, *SMALL, "--overwrite").status == 0
+
+
 @pytest.mark.parametrize("suffix", ["png", "pdf", "gif"])
 def test_migration_comes_from_the_run(suffix: str, tessearth: Command, run: Path, tmp_path: Path) -> None:
     out = tmp_path / f"m.{suffix}"
