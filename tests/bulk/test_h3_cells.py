@@ -140,7 +140,7 @@ def test_bad_resolutions_are_one_line(tmp_path: Path) -> None:
         ({"h3": 16}, "h3 is 16; H3 resolutions go from 0"),
         ({}, "is a table of H3 cells: give --h3 RESOLUTION"),
         ({"h3": 3, "resolution": 1.0}, "no --resolution"),
-        ({"h3": 15}, r"cells x 18 dims of int8 take .* GB"),
+        ({"h3": 15}, r"cells x 18 dims of float16 take .* GB"),
     ):
         with pytest.raises((ConfigError, OutputError), match=words):
             write_raster(embedder, tmp_path / "cells.parquet", **options)  # type: ignore[arg-type]

@@ -215,7 +215,7 @@ def check_room(folder: Path, size: int, what: str) -> None:
     if size > free:
         raise OutputError(
             f"{what} take {size / 1e9:,.1f} GB on the way and {free / 1e9:,.1f} GB are free in {folder}; choose a "
-            f"coarser resolution, fewer --dims, a smaller --bbox or --dtype int8"
+            f"coarser resolution, fewer --dims, a smaller --bbox or a narrower --dtype"
         )
 
 
