@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from tessearth.errors import ConfigError, DataError, TableError, TessearthError, UnknownNameError
 from tessearth.imagery.building import build_store
@@ -86,6 +87,23 @@ def test_a_table_gives_its_rows_or_some_of_them(tmp_path: Path) -> None:
         assert len(some) == 30
         assert len(np.unique(some, axis=0)) == 30
         assert set(map(tuple, some.round(9))) <= set(map(tuple, latlon.round(9)))
+
+
+def test_a_store_of_a_table_that_changed_is_refused(tmp_path: Path) -> None:
+    table, options = tmp_path / "mine.csv", {"num_filters": 4, "num_patches": 100}
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 180, 3), dtype=np.uint8)).save(tmp_path / "a.png")
+    where = {"path": str(tmp_path / "a.png"), "size": 12, "km_per_pixel": 100.0}
+    source = SourceRecipe(kind="global-raster", options=where, encoder_options=options)
+    places = PlacesRecipe(where="table", table=str(table), validation=0.2)
+    recipe = FeatureRecipe(sources=(source,), places=places, fit_places=20)
+    rows = [f"{lat:.3f},{lon:.3f}" for lat, lon in sample_land(40, 1)]
+    for number in (30, 40):
+        table.write_text("\n".join(["lat,lon", *rows[:number]]))
+        if number == 30:
+            assert len(build_store(recipe, tmp_path / "store").latlon) == 30
+            build_store(recipe, tmp_path / "store")
+    with pytest.raises(DataError, match=r"a store of other rows than .*mine\.csv has now"):
+        build_store(recipe, tmp_path / "store")
 
 
 def test_a_bad_row_of_a_table_is_named(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tessearth.imagery.reading import (
     check_files,
     load_or_fit_encoder,
     read_ahead,
+    table_places,
 )
 from tessearth.imagery.recipe import FeatureRecipe, made_with
 from tessearth.imagery.source import Source
@@ -123,12 +124,17 @@ def build_store(
 
 
 def _is_finished(recipe: FeatureRecipe, path: Path) -> bool:
-    """Whether there is a finished store; one of another recipe, finished or not, is refused."""
+    """Whether there is a finished store; one of another recipe or table, finished or not, is refused."""
     if not is_store(path):
         return False
     manifest = read_manifest(path)
     if manifest["recipe_sha256"] != recipe.sha256():
         raise DataError(f"{path} is a store of another recipe; choose another --out, or remove it first")
+    table = recipe.places.table
+    if table is not None and places_sha256(table_places(recipe.places)) != manifest["places_sha256"]:
+        raise DataError(
+            f"{path} is a store of other rows than {table} has now; choose another --out, or remove it first"
+        )
     return bool(manifest["complete"])
 
 

@@ -47,10 +47,17 @@ def check_files(recipe: FeatureRecipe) -> None:
             for value in (options.get(name) for name in FILE_OPTIONS):
                 named += [value] if isinstance(value, str) else value if isinstance(value, list) else []
     named += [recipe.places.table] if recipe.places.table else []
-    missing = [name for name in dict.fromkeys(named) if "://" not in name and not Path(name).exists()]
+    missing = [name for name in dict.fromkeys(named) if "://" not in name and _is_missing(Path(name))]
     if missing:
         advice = recipe.fetch or f"paths count from the folder of the command, {Path.cwd()}"
         raise DataError(f"the recipe needs files that are not there: {', '.join(missing)}; {advice}")
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        return not path.exists()
+    except OSError:  # of a folder that may not be looked into: its reader says so
+        return False
 
 
 def build_source(recipe: SourceRecipe) -> Source:
@@ -69,7 +76,19 @@ def build_source(recipe: SourceRecipe) -> Source:
 
 def build_places(recipe: PlacesRecipe, source: Source, kind: str) -> Places:
     """The places of a recipe, and which of them are held out."""
-    latlon = _draw_places(recipe, source, kind)
+    return table_places(recipe) if recipe.table is not None else _split(_draw_places(recipe, source, kind), recipe)
+
+
+def table_places(recipe: PlacesRecipe) -> Places:
+    """The places of a recipe's table, and which of them are held out."""
+    assert recipe.table is not None, "asked for a recipe with a table"
+    with open_points(recipe.table, Reading(lat=recipe.lat, lon=recipe.lon), keep=[]) as points:
+        latlon = np.concatenate([np.empty((0, 2)), *(batch.latlon for batch in points.batches)])
+    return _split(_choose(latlon, recipe), recipe)
+
+
+def _split(latlon: Floats, recipe: PlacesRecipe) -> Places:
+    """Places with the mark of those that are held out."""
     split = split_places(
         latlon, validation=recipe.validation, seed=recipe.seed, block_degrees=recipe.validation_block_degrees
     )
@@ -81,8 +100,6 @@ def build_places(recipe: PlacesRecipe, source: Source, kind: str) -> Places:
 
 
 def _draw_places(recipe: PlacesRecipe, source: Source, kind: str) -> Floats:
-    if recipe.table is not None:
-        return _choose(_read_places(recipe.table, Reading(lat=recipe.lat, lon=recipe.lon)), recipe)
     if recipe.where == "source":
         return _source_places(source, kind, recipe)
     assert recipe.count is not None, "only a table has as many places as it has"
@@ -96,12 +113,6 @@ def _draw_places(recipe: PlacesRecipe, source: Source, kind: str) -> Floats:
         return sample_sphere(recipe.count, recipe.seed)
     rest = round(recipe.elsewhere * recipe.count)
     return np.concatenate((sample_land(recipe.count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
-
-
-def _read_places(table: str, reading: Reading) -> Floats:
-    """All places of a table."""
-    with open_points(table, reading, keep=[]) as points:
-        return np.concatenate([np.empty((0, 2)), *(batch.latlon for batch in points.batches)])
 
 
 def _source_places(source: Source, kind: str, recipe: PlacesRecipe) -> Floats:
