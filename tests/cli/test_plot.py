@@ -141,20 +141,10 @@ def test_a_model_of_several_tessellations_is_drawn_one_by_one(tessearth: Command
     save(tiny_encoder(dtype=torch.float32, tessellations=parts), tmp_path / "two.safetensors")
     out = tmp_path / "s.svg"
     for number, sites in enumerate((12, 30)):
-        arguments = (
-            "--model",
-            tmp_path / "two.safetensors",
-            "--set",
-            f"tessellation={number}",
-            "--out",
-            out,
-            "--overwrite",
-        )
-        assert tessearth("plot", "sites", *arguments).status == 0
+        arguments = ("--model", tmp_path / "two.safetensors", "--set", f"tessellation={number}", "--out", out)
+        assert tessearth("plot", "sites", *arguments, "--overwrite").status == 0
         assert f"{sites} sites" in out.read_text()
-    done = tessearth(
-        "plot", "sites", "--model", tmp_path / "two.safetensors", "--set", "tessellation=2", "--out", out, "--overwrite"
-    )
+    done = tessearth("plot", "sites", *arguments[:2], "--set", "tessellation=2", "--out", tmp_path / "t.svg")
     assert "tessellation is 2; the model's are numbered 0 to 1" in done.err
 
 
