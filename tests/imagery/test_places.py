@@ -170,6 +170,14 @@ def test_all_missing_files_are_named_at_once_with_what_to_do(tmp_path: Path, mon
     assert "imagery/blackmarble-z6.mbtiles; tools/imagery" in words
     assert "begin with smoke" in words
     check_files(load_recipe("smoke"))
+    with pytest.raises(DataError, match=r"S2-100K, B13_.*; name yours with --set features"):
+        check_files(load_recipe("paper-s2"))
+    addresses = [
+        {"path": "/vsicurl/x.tif"},
+        {"path": "NETCDF:x.nc:t"},
+        {"location": "https://example.org/{z}/{x}/{y}.png"},
+    ]
+    check_files(FeatureRecipe(sources=tuple(SourceRecipe(kind="geotiff", options=options) for options in addresses)))
     source = SourceRecipe(kind="geotiff", options={"path": "mine.tif"})
     with pytest.raises(DataError, match=r"not there: mine\.tif; paths count from the folder of the command"):
         build_store(FeatureRecipe(sources=(source,)), tmp_path / "store")

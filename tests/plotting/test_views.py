@@ -69,6 +69,10 @@ def test_every_region_shows_its_middle(name: str) -> None:
     assert bottom < y < top
 
 
+def test_the_world_is_no_region_of_a_map() -> None:
+    assert build_view(None, "World") == build_view()
+
+
 @pytest.mark.parametrize("name", ["New Zealand", "france", "KE", "antarctica"])
 def test_a_map_of_a_country_shows_all_of_its_outline(name: str) -> None:
     frame, region = frame_of(name), find_region(name)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tessearth.errors import UnknownNameError
-from tessearth.sphere.grids import GLOBE
+from tessearth.sphere.grids import GLOBE, build_grid
 from tessearth.sphere.outlines import load_outlines
 from tessearth.sphere.regions import BOXES, CONTINENTS, find_region, outline_continents
 from tessearth.sphere.sampling import sample_box, sample_sphere
@@ -118,3 +118,19 @@ def test_places_are_drawn_evenly_within_a_region() -> None:
     # Even on the sphere: the sine of latitude is uniform.
     heights = np.sin(np.deg2rad(drawn[:, 0]))
     assert heights.mean() == pytest.approx(np.sin(np.deg2rad([north.south, north.north])).mean(), abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("name", "resolution", "grid"),
+    [
+        ("mediterranean", 0.1, (-10.0, 47.0, 180, 480)),
+        ("kenya", 0.05, (33.85, 5.05, 195, 161)),
+        ("antarctica", 1.0, (-180.0, -60.0, 30, 360)),
+    ],
+)
+def test_grids_of_regions_have_lines_at_multiples_of_the_resolution(
+    name: str, resolution: float, grid: tuple[float, float, int, int]
+) -> None:
+    region = find_region(name)
+    made = build_grid(region.box, resolution, region=region)
+    assert (made.west, made.north, made.rows, made.columns) == grid

@@ -93,7 +93,7 @@ def write_raster(
     dtype = check_stored_type(dtype, form.types)
     if bbox is not None and region is not None:
         raise ConfigError("bbox and region both say where: give one of them")
-    within = None if region in (None, "world") else find_region(str(region))
+    within = None if region is None else find_region(region)
     box = check_box(GLOBE if bbox is None else bbox) if within is None else within.box
     for module in form.needs:
         require(module, extra="geo", what=form.what)

@@ -35,8 +35,8 @@ Chunk = list[list[Tiles]]
 """Tiles of consecutive places by source and view, (n, C, h, w) each."""
 
 
-FILE_OPTIONS = ("path", "paths", "folder", "table", "location", "weights")
-"""Options of sources and encoders that name files."""
+FILE_OPTIONS = ("path", "paths", "folder", "location", "weights")
+"""Options of sources and encoders that name files from the folder of the command."""
 
 
 def check_files(recipe: FeatureRecipe) -> None:
@@ -47,15 +47,17 @@ def check_files(recipe: FeatureRecipe) -> None:
             for value in (options.get(name) for name in FILE_OPTIONS):
                 named += [value] if isinstance(value, str) else value if isinstance(value, list) else []
     named += [recipe.places.table] if recipe.places.table else []
-    missing = [name for name in dict.fromkeys(named) if "://" not in name and _is_missing(Path(name))]
+    missing = [name for name in dict.fromkeys(named) if _is_missing(name)]
     if missing:
         advice = recipe.fetch or f"paths count from the folder of the command, {Path.cwd()}"
         raise DataError(f"the recipe needs files that are not there: {', '.join(missing)}; {advice}")
 
 
-def _is_missing(path: Path) -> bool:
+def _is_missing(name: str) -> bool:
+    if name.startswith("/vsi") or ":" in name[2:]:  # an address, or a part of a file that GDAL knows
+        return False
     try:
-        return not path.exists()
+        return not Path(name).exists()
     except OSError:  # of a folder that may not be looked into: its reader says so
         return False
 

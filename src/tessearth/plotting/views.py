@@ -179,7 +179,7 @@ def build_view(
     projection: str | None = None, region: str | None = None, middle: tuple[float, float] | None = None
 ) -> View:
     """A view by names: the world in Equal Earth, a region (see `sphere.find_region`) in the local projection."""
-    box = None if region in (None, "world") else frame_of(str(region))
+    box = None if region is None or find_region(region).name == "world" else frame_of(region)
     chosen = projection or ("equal-earth" if box is None else "local")
     if chosen == "local" and box is None:
         raise ConfigError("the local projection is for regions; name one, or take equal-earth")

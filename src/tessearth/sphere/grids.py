@@ -20,6 +20,9 @@ WINDOW_SIDE = 256
 SLACK = 1e-6
 """A share of a cell, so that degrees such as 0.05, which are not exact in binary, add no row to a grid."""
 
+DECIMALS = 9
+"""Of degrees at the edges of a grid: a tenth of a millimetre."""
+
 
 class Box(NamedTuple):
     """A box of degrees; `east` is larger than `west`, beyond 180 where the box crosses the antimeridian."""
@@ -175,8 +178,8 @@ def build_grid(box: Box, resolution: float, *, land: bool = False, region: "Regi
         raise ConfigError(f"resolution is {resolution} degrees; it must be above 0")
     if region is not None:
         (west, south), (east, north) = (
-            [ends(side / resolution) * resolution for side in sides]
-            for ends, sides in ((math.floor, box[:2]), (math.ceil, box[2:]))
+            [round(ends(side / resolution + slack) * resolution, DECIMALS) for side in sides]
+            for ends, slack, sides in ((math.floor, SLACK, box[:2]), (math.ceil, -SLACK, box[2:]))
         )
         box = Box(west, max(south, -90.0), min(east, west + 360.0), min(north, 90.0))
     rows = math.ceil((box.north - box.south) / resolution - SLACK)
