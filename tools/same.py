@@ -256,7 +256,7 @@ def rasters(work: Path) -> Iterator[Line]:
         "map-int8.zarr": ["--resolution", 1],
         "map-float16.zarr": ["--resolution", 1, "--dtype", "float16"],
         "cells.parquet": ["--h3", 2, "--dtype", "float32"],
-        "cells-int8.parquet": ["--h3", 2],
+        "cells-float16.parquet": ["--h3", 2],
     }.items():
         out = work / name
         shared = ["raster", "--model", "earth-small", "--device", "cpu", "--out", out, "--dims", 12, *more]

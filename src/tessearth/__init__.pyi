@@ -1,3 +1,4 @@
+from tessearth.bulk.raster_reading import read_raster as read_raster
 from tessearth.bulk.rasters import write_raster as write_raster
 from tessearth.embedding.alike import similar as similar
 from tessearth.embedding.embedder import Embedder as Embedder

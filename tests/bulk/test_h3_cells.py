@@ -17,6 +17,7 @@ from tessearth import Embedder
 from tessearth.bulk.h3_cells import H3Cells
 from tessearth.bulk.rasters import write_raster
 from tessearth.errors import ConfigError, OutputError
+from tessearth.sphere import find_region
 from tessearth.sphere.grids import check_box
 from tessearth.sphere.land import is_inhabited_land
 from tests.conftest import tiny_encoder
@@ -82,7 +83,7 @@ def test_cells_are_counted_before_they_are_listed() -> None:
     assert layout.num_cells == pytest.approx(listed, rel=0.2)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", None])
 def test_the_table_holds_the_embedding_of_every_centre(tmp_path: Path, dtype: Any) -> None:
     embedder = Embedder(tiny_encoder(dtype=torch.float32), device="cpu")
     out = tmp_path / "cells.parquet"
@@ -93,11 +94,12 @@ def test_the_table_holds_the_embedding_of_every_centre(tmp_path: Path, dtype: An
     assert [h3.str_to_int(name) for name in table["h3"]] == table["h3_index"].tolist()
     assert table["h3_index"].is_monotonic_increasing
     np.testing.assert_allclose(table[["lat", "lon"]], [h3.cell_to_latlng(name) for name in table["h3"]], atol=1e-12)
-    about = json.loads(pq.read_schema(out).metadata[b"tessearth"])
-    values = np.stack(table["embedding"].to_list()).astype(np.float64)
-    values = values * about.get("scale", 1.0) + about.get("offset", 0.0)
+    assert json.loads(pq.read_schema(out).metadata[b"tessearth"])["stored_type"] == (dtype or "float16")
+    values = np.stack(table["embedding"].to_list())
+    assert values.dtype == (dtype or "float16")
     expected = embedder.embed(table[["lat", "lon"]].to_numpy())[:, :6]
-    assert written.largest_error < 0.02
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    assert written.largest_error < 0.001
     np.testing.assert_allclose(values, expected, atol=written.largest_error + 1e-6, rtol=0)
     assert pq.read_schema(out).field("embedding").type.list_size == 6
 
@@ -112,13 +114,33 @@ def test_a_table_of_land_leaves_the_sea_out(tmp_path: Path) -> None:
     assert 0 < len(some) < len(every)
 
 
+def test_a_table_of_a_region_has_the_cells_within_its_outline(tmp_path: Path) -> None:
+    embedder = Embedder(tiny_encoder(dtype=torch.float32), device="cpu")
+    region = find_region("fiji")
+    write_raster(embedder, tmp_path / "box.parquet", bbox=region.box, h3=5, dims=2)
+    write_raster(embedder, tmp_path / "region.parquet", region="Fiji", h3=5, dims=2)
+    every, some = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("box", "region"))
+    inside = region.contains(every[["lat", "lon"]].to_numpy())
+    assert every["h3"][inside].tolist() == some["h3"].tolist()
+    assert len(set(np.sign(some["lon"]))) == 2  # either side of the antimeridian
+    layout = H3Cells(bbox=region.box, resolution=5, region=region)
+    assert layout.num_cells == pytest.approx(len(some), rel=0.3)
+
+
+def test_codes_are_refused_in_a_table(tmp_path: Path) -> None:
+    embedder = Embedder(tiny_encoder(dtype=torch.float32), device="cpu")
+    with pytest.raises(ConfigError, match="codes that readers of H3 tables would take for values: take float16 or"):
+        write_raster(embedder, tmp_path / "cells.parquet", bbox=(0, 0, 10, 10), h3=3, dtype="int8")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bad_resolutions_are_one_line(tmp_path: Path) -> None:
     embedder = Embedder(tiny_encoder(dtype=torch.float32), device="cpu")
     for options, words in (
         ({"h3": 16}, "h3 is 16; H3 resolutions go from 0"),
         ({}, "is a table of H3 cells: give --h3 RESOLUTION"),
         ({"h3": 3, "resolution": 1.0}, "no --resolution"),
-        ({"h3": 15}, r"cells x 18 dims of int8 take .* GB"),
+        ({"h3": 15}, r"cells x 18 dims of float16 take .* GB"),
     ):
         with pytest.raises((ConfigError, OutputError), match=words):
             write_raster(embedder, tmp_path / "cells.parquet", **options)  # type: ignore[arg-type]

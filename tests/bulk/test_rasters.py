@@ -17,9 +17,12 @@ import rasterio
 import torch
 import xarray
 
+import tessearth
 from tessearth import Embedder, save
+from tessearth.bulk.raster_reading import read_raster
 from tessearth.bulk.rasters import Written, write_raster
-from tessearth.errors import ConfigError, DataError, OutputError
+from tessearth.errors import ConfigError, DataError, OutputError, UnknownNameError
+from tessearth.sphere import find_region
 from tessearth.sphere.land import is_inhabited_land
 from tessearth.storage.jobs import Job
 from tessearth.storage.sealed import checksum_of_plain
@@ -90,11 +93,15 @@ def test_every_cell_is_the_embedding_of_its_centre(
     written = write_raster(embedder, out, bbox=sides, resolution=resolution, dims=7, dtype=dtype)
     values, lat, lon = READERS[suffix](out)
     allowed = PRECISION[dtype] or max(written.stored.scale) / 2 * (1 + 1e-5)
-    expected = embedder.embed(xyz=directions(lat, lon))[:, :7]
+    expected = at_unit_length(embedder.embed(xyz=directions(lat, lon))[:, :7])
     np.testing.assert_allclose(values, expected, atol=allowed + 1e-6, rtol=0)
     assert written.largest_error <= allowed + 1e-7
     assert written.clipped == 0
     assert list(tmp_path.iterdir()) == [out]
+
+
+def at_unit_length(values: Array) -> Array:
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
 
 
 def directions(lat: Array, lon: Array) -> Array:
@@ -116,7 +123,7 @@ def test_a_geotiff_is_cloud_optimised_and_says_where_and_what_it_is(embedder: Em
         assert set(source.dtypes) == {"int8"}
         assert len(set(source.scales)) == 3
         assert source.tags()["model_fingerprint"] == embedder.fingerprint()
-        assert source.tags()["stored_dims"] == "the first 3"
+        assert source.tags()["stored_dims"] == "the first 3, at unit length"
         whole, half = source.read().astype(float), source.read(out_shape=(3, 250, 400)).astype(float)
     # GDAL reads half the size off the overview, which holds means of four cells.
     np.testing.assert_allclose(half, whole.reshape(3, 250, 2, 400, 2).mean((2, 4)), atol=0.51)
@@ -181,6 +188,68 @@ def test_only_land_has_values_where_only_land_is_asked_for(
     np.testing.assert_array_equal(there, land)
 
 
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("region", ["kenya", "fj"])
+def test_a_region_has_values_within_its_outline_alone(
+    embedder: Embedder, tmp_path: Path, region: str, suffix: str
+) -> None:
+    out = tmp_path / f"map{suffix}"
+    write_raster(embedder, out, region=region, resolution=0.25, dims=2)
+    found, raster = find_region(region), read_raster(out)
+    places = np.stack(np.meshgrid(raster.lat, raster.lon, indexing="ij"), axis=-1)
+    np.testing.assert_array_equal(np.isfinite(raster.values[0]), found.contains(places))
+    assert 0 < np.isfinite(raster.values).mean() < 1
+    # Grids of all regions have the same lines, and no empty rows or columns around the outline.
+    edges = np.array([raster.lat[-1], raster.lon[0], raster.lat[0], raster.lon[-1]])
+    edges += [-0.125, -0.125, 0.125, 0.125]
+    np.testing.assert_allclose(edges / 0.25, np.rint(edges / 0.25), atol=1e-6)
+    west, south, east, north = found.box
+    assert (np.abs(edges - [south, west, north, east]) < 0.25).all()
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("dtype", PRECISION)
+def test_a_map_is_read_back(embedder: Embedder, tmp_path: Path, suffix: str, dtype: Any) -> None:
+    out = tmp_path / f"map{suffix}"
+    written = write_raster(embedder, out, bbox=FIJI, resolution=0.5, dims=4, dtype=dtype, land=True)
+    raster = tessearth.read_raster(out)
+    assert (raster.values.shape, raster.values.dtype) == ((4, 30, 40), np.float32)
+    assert (raster.lat[0], raster.lon[-1]) == pytest.approx((-10.25, 189.75))
+    places = np.stack(np.meshgrid(raster.lat, raster.lon, indexing="ij"), axis=-1)
+    land = is_inhabited_land(places)
+    assert np.isnan(raster.values[:, ~land]).all()
+    expected = at_unit_length(embedder.embed(places[land])[:, :4])
+    np.testing.assert_allclose(raster.values[:, land].T, expected, atol=written.largest_error + 1e-6)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_a_part_of_a_map_is_read_across_its_seam(embedder: Embedder, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"map{suffix}"
+    write_raster(embedder, out, resolution=5.0, dims=3, dtype="float32")
+    whole, part = read_raster(out), read_raster(out, bbox=(170, -20, -170, 0))
+    np.testing.assert_allclose(part.lon, [172.5, 177.5, 182.5, 187.5])
+    np.testing.assert_allclose(part.lat, [-2.5, -7.5, -12.5, -17.5])
+    np.testing.assert_array_equal(part.values, whole.values[:, 18:22][:, :, [70, 71, 0, 1]])
+
+
+def test_what_cannot_be_read_is_one_line(embedder: Embedder, tmp_path: Path) -> None:
+    write_raster(embedder, tmp_path / "map.tif", bbox=EUROPE, resolution=5.0, dims=2)
+    (tmp_path / "text.tif").write_text("no picture")
+    (tmp_path / "empty.zarr").mkdir()
+    wrong = {
+        "cells.parquet": "a table of plain numbers: read it with pandas",
+        "map.nc": "names no raster; use one of .tif",
+        "none.tif": "there is no raster",
+        "text.tif": "cannot be read",
+        "empty.zarr": "holds no map of embeddings",
+    }
+    for name, words in wrong.items():
+        with pytest.raises((ConfigError, DataError), match=words):
+            read_raster(tmp_path / name)
+    with pytest.raises(DataError, match=r"no cell of .* in the bbox 100,0,101,1"):
+        read_raster(tmp_path / "map.tif", bbox=(100, 0, 101, 1))
+
+
 def test_values_beyond_the_sampled_range_are_counted_and_part_of_the_error(
     embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +263,7 @@ def test_values_beyond_the_sampled_range_are_counted_and_part_of_the_error(
         )
         lon, lat = source.xy(np.zeros(source.width, int), np.arange(source.width))
         assert float(source.tags()["largest_error"]) == written.largest_error
-    error = np.abs(values[:, 0].T - embedder.embed(lat=lat, lon=lon)[:, :5]).max()
+    error = np.abs(values[:, 0].T - at_unit_length(embedder.embed(lat=lat, lon=lon)[:, :5])).max()
     assert error <= written.largest_error + 1e-6
 
 
@@ -316,10 +385,14 @@ def test_an_unfinished_raster_of_other_settings_is_left_alone(model: Path, unfin
     assert contents(unfinished / "map.tif.part") == before
 
 
-def test_a_finished_raster_is_replaced_in_one_step(embedder: Embedder, tmp_path: Path) -> None:
+def test_a_finished_raster_is_replaced_in_one_step_where_that_is_asked_for(embedder: Embedder, tmp_path: Path) -> None:
     for suffix, read in READERS.items():
-        for dims in (2, 3):
-            write_raster(embedder, tmp_path / f"map{suffix}", bbox=EUROPE, resolution=5, dims=dims)
+        options: dict[str, Any] = {"bbox": EUROPE, "resolution": 5}
+        write_raster(embedder, tmp_path / f"map{suffix}", dims=2, **options)
+        with pytest.raises(OutputError, match="exists already: add --overwrite"):
+            write_raster(embedder, tmp_path / f"map{suffix}", dims=3, **options)
+        assert read(tmp_path / f"map{suffix}")[0].shape[1] == 2
+        write_raster(embedder, tmp_path / f"map{suffix}", dims=3, overwrite=True, **options)
         values, _, _ = read(tmp_path / f"map{suffix}")
         assert values.shape[1] == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["map.tif", "map.zarr"]
@@ -343,6 +416,8 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "too many dims": ({"dims": 19}, ConfigError, "dims is 19; .* has 1 to 18"),
     "no dims": ({"dims": 0}, ConfigError, "dims is 0"),
     "dtype": ({"dtype": "int4"}, ConfigError, "dtype is 'int4'; it must be one of int8, float16, float32"),
+    "two places": ({"region": "kenya"}, ConfigError, "bbox and region both say where"),
+    "unknown region": ({"bbox": None, "region": "kenia"}, UnknownNameError, "did you mean 'kenya'"),
     "h3 of a grid": ({"h3": 3}, ConfigError, "is a grid: .* no --h3"),
     "cluster of an object": ({"cluster": "local"}, ConfigError, "the model must have a name or a path"),
 }

@@ -1,5 +1,6 @@
 """`tessearth export`, and what `encode` does with its files."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ def test_a_model_is_written_and_its_distance_from_torch_said(
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.startswith(f"{tmp_path / name}: ")
     assert "of torch at 1, 7 and 4096 places" in outcome.out
+    again = tessearth("export", "--model", model, "--out", tmp_path / name)
+    assert (again.status, again.err.count("add --overwrite")) == (2, 1)
     if not name.endswith(".pt2"):
-        outcome = tessearth("encode", "--model", tmp_path / name, 48.86, 2.35)
-        got = np.array(outcome.out.split(), dtype=np.float32)
+        outcome = tessearth("encode", "--model", tmp_path / name, 48.86, 2.35, "--json")
+        got = np.array(json.loads(outcome.out)["embedding"], dtype=np.float32)
         np.testing.assert_allclose(got, Embedder(model)((48.86, 2.35)), atol=1e-5)
 
 

@@ -64,6 +64,15 @@ def test_regions_are_drawn(region: str, tessearth: Command, model: Path, tmp_pat
     assert "longitude" in out.read_text()
 
 
+def test_a_figure_is_not_overwritten_unasked(tessearth: Command, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "figure.png"
+    out.write_text("mine")
+    done = tessearth("plot", "sites", "--model", model, "--out", out, *SMALL)
+    assert (done.status, done.err.count("add --overwrite")) == (2, 1)
+    assert out.read_text() == "mine"
+    assert tessearth("plot", "sites", "--model", model, "--out", out, *SMALL, "--overwrite").status == 0
+
+
 @pytest.mark.parametrize("suffix", ["png", "pdf", "gif"])
 def test_migration_comes_from_the_run(suffix: str, tessearth: Command, run: Path, tmp_path: Path) -> None:
     out = tmp_path / f"m.{suffix}"
@@ -133,9 +142,9 @@ def test_a_model_of_several_tessellations_is_drawn_one_by_one(tessearth: Command
     out = tmp_path / "s.svg"
     for number, sites in enumerate((12, 30)):
         arguments = ("--model", tmp_path / "two.safetensors", "--set", f"tessellation={number}", "--out", out)
-        assert tessearth("plot", "sites", *arguments).status == 0
+        assert tessearth("plot", "sites", *arguments, "--overwrite").status == 0
         assert f"{sites} sites" in out.read_text()
-    done = tessearth("plot", "sites", "--model", tmp_path / "two.safetensors", "--set", "tessellation=2", "--out", out)
+    done = tessearth("plot", "sites", *arguments[:2], "--set", "tessellation=2", "--out", tmp_path / "t.svg")
     assert "tessellation is 2; the model's are numbered 0 to 1" in done.err
 
 

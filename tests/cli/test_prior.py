@@ -89,6 +89,8 @@ def test_a_species_is_mapped(tessearth: Command, priors: Path, tmp_path: Path) -
     cells = pd.read_csv(tmp_path / "c.csv")
     assert list(cells.columns) == ["lat", "lon", "score"]
     assert len(cells) == 18 * 36
+    again = tessearth("prior", "map", prior, *options)
+    assert (again.status, again.err.count("add --overwrite")) == (2, 1)
     assert (cells["lat"].iloc[0], cells["lon"].iloc[0]) == (85, -175)
     saved = load_prior(prior)
     whole = saved.prior.probabilities(Embedder("cartesian3d")(cells))[:, saved.code_of("species c")]

@@ -32,23 +32,30 @@ def test_the_whole_earth_is_the_default(tessearth: Command, model: Path, tmp_pat
         assert dict(source.sizes) == {"dim": 4, "lat": 18, "lon": 36}
         there = source["embedding"].sel(lat=45, lon=25).values
         assert source["embedding"].sel(lat=-75, lon=5).isnull().all()
-    np.testing.assert_allclose(there, Embedder(model)((45, 25))[:4], atol=1e-6)
+    expected = Embedder(model)((45, 25))[:4]
+    np.testing.assert_allclose(there, expected / np.linalg.norm(expected), atol=1e-6)
 
 
 def test_a_region_is_taken_by_its_name(tessearth: Command, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "map.tif"
-    for region, inside, outside in (
-        ("europe", (48.0, 11.0), (0.0, 20.0)),
-        ("new zealand", (-41.0, 173.0), (0.0, 20.0)),
-    ):
-        options = ("--region", region, "--resolution", 1, "--dims", 2, "--out", out)
+    for region, inside, outside in (("europe", (48.0, 11.0), (40.0, -10.0)), ("NZL", (-43.5, 171.5), (-42.0, 178.0))):
+        options = ("--region", region, "--resolution", 1, "--dims", 2, "--overwrite", "--out", out)
         assert tessearth("raster", "--model", model, *options).status == 0
         with rasterio.open(out) as source:
-            west, south, east, north = source.bounds
-        assert south < inside[0] < north
-        assert west < inside[1] < east
-        assert not (south < outside[0] < north and west < outside[1] < east)
-        out.unlink()
+            there, nowhere = (next(source.sample([place[::-1]]))[0] for place in (inside, outside))
+            assert there != source.nodata
+            assert nowhere == source.nodata
+
+
+def test_nothing_is_overwritten_unasked(tessearth: Command, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "map.tif"
+    options = ("--bbox", "0,0,10,10", "--resolution", 5, "--dims", 2, "--out", out)
+    assert tessearth("raster", "--model", model, *options).status == 0
+    before = out.read_bytes()
+    again = tessearth("raster", "--model", model, *options, "--dtype", "float32")
+    assert again.status == 2
+    assert f"{out} exists already: add --overwrite to replace it" in again.err
+    assert out.read_bytes() == before
 
 
 def test_h3_cells_go_to_parquet(tessearth: Command, model: Path, tmp_path: Path) -> None:
@@ -80,6 +87,7 @@ WRONG = {
     "no h3": (("--out", "m.parquet"), "m.parquet is a table of H3 cells: give --h3"),
     "suffix": (("--resolution", "1", "--out", "m.nc"), "the suffix of m.nc names no raster; use one of .tif, .tiff,"),
     "no out": (("--resolution", "1"), "--out"),
+    "codes in a table": (("--h3", "3", "--dtype", "int8", "--out", "m.parquet"), "take float16 or float32"),
     "dims": (("--resolution", "1", "--dims", "9999", "--out", "m.tif"), "dims is 9999; earth has 1 to 1024"),
     "too fine": (("--resolution", "0.0001", "--out", "m.zarr"), "choose a coarser resolution, fewer --dims"),
     "unknown model": (("--resolution", "1", "--out", "m.tif", "--model", "untraned"), "did you mean 'untrained'?"),

@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 
 from tessearth.labels.countries import (
-    ROWS_PER_DEGREE,
-    Outline,
     country,
     country_continents,
     country_inside,
     country_names,
-    find_stretches,
-    load_outlines,
     nearest_country,
 )
+from tessearth.sphere.outlines import ROWS_PER_DEGREE, Outline, find_stretches, load_outlines
 
 CITIES = {
     "Paris": (48.8566, 2.3522, "France"),

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tessearth.errors import ConfigError, UnknownNameError
-from tessearth.plotting.views import REGIONS, View, build_view, find_region, land_at
+from tessearth.plotting.views import FRAMES, View, build_view, frame_of, land_at
+from tessearth.sphere import find_region
 
 PLACES = np.array([(0.0, 0.0), (48.9, 2.3), (-33.9, 151.2), (64.1, -21.9), (1.3, 103.8)])
 WORLD = [build_view(name, None, middle) for name in ("robinson", "equal-earth") for middle in ((0, 0), (0, 150))]
@@ -59,20 +60,27 @@ def test_land_is_where_the_outlines_have_it() -> None:
     assert land_at(pixels, world)[pixels.shown].mean() == pytest.approx(0.29, abs=0.02)  # Equal Earth keeps areas
 
 
-@pytest.mark.parametrize("name", REGIONS)
+@pytest.mark.parametrize("name", [*FRAMES, "mediterranean", "japan", "usa", "fiji", "russia"])
 def test_every_region_shows_its_middle(name: str) -> None:
     view = build_view(None, name)
     left, right, bottom, top = view.limits()
-    x, y = view.project(REGIONS[name].middle())
+    x, y = view.project(frame_of(name).middle())
     assert left < x < right
     assert bottom < y < top
 
 
-def test_countries_are_regions_too() -> None:
-    box = find_region("New Zealand")
-    assert box.south < -46.5
-    assert box.north > -35
-    assert find_region("france").west > -20  # the mainland, not Guiana
+def test_the_world_is_no_region_of_a_map() -> None:
+    assert build_view(None, "World") == build_view()
+
+
+@pytest.mark.parametrize("name", ["New Zealand", "france", "KE", "antarctica"])
+def test_a_map_of_a_country_shows_all_of_its_outline(name: str) -> None:
+    frame, region = frame_of(name), find_region(name)
+    south, north = max(region.box.south, -89), min(region.box.north, 89)
+    assert frame.west <= region.box.west
+    assert frame.east >= region.box.east
+    assert frame.south <= south
+    assert frame.north >= north
 
 
 @pytest.mark.parametrize(

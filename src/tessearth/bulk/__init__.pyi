@@ -1,3 +1,5 @@
+from tessearth.bulk.raster_reading import Raster as Raster
+from tessearth.bulk.raster_reading import read_raster as read_raster
 from tessearth.bulk.rasters import write_raster as write_raster
 from tessearth.bulk.tables import ModelChoice as ModelChoice
 from tessearth.bulk.tables import Runtime as Runtime

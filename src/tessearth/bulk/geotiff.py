@@ -32,6 +32,7 @@ class GeoTiffTarget:
     """Bands of a grid; int8 carries each band's scale and offset, which GDAL and rasterio know how to apply."""
 
     one_scale = False
+    types = ("int8", "float16", "float32")
     needs = ()
     what = "a GeoTIFF"
     room = (1 + 1 / 3) * 2.001

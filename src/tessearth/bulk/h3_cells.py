@@ -19,11 +19,13 @@ import pyarrow.parquet
 from tessearth.bulk.stored import Array, Stored
 from tessearth.errors import ConfigError
 from tessearth.packages import require
-from tessearth.sphere import EARTH_RADIUS_KM, Box, Floats, WindowPlaces, is_inhabited_land
+from tessearth.sphere import EARTH_RADIUS_KM, Box, Floats, Region, WindowPlaces, wanted_places
 from tessearth.storage import atomic_write
 
 WHAT = "an H3 table"
 FINEST = 15
+SAMPLED_PLACES = 4096
+"""Of a box, to find the share of it that lies in a region."""
 LEVELS_PER_WINDOW = 5
 """At most 7^5 = 16,807 cells in a window."""
 REACH = 2.5
@@ -42,6 +44,8 @@ class H3Cells:
     resolution: int
     """0 to 15."""
     land: bool = False
+    region: Region | None = None
+    """Only cells whose centre lies in it are listed."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.resolution <= FINEST:
@@ -65,18 +69,17 @@ class H3Cells:
 
     @property
     def num_cells(self) -> int:
-        """About how many cells there are: the area of the box over a cell's."""
+        """About how many cells there are: the area of the box over a cell's, by the share of it in the region."""
         south, north = math.radians(self.bbox.south), math.radians(self.bbox.north)
         area = math.radians(self.bbox.width) * (math.sin(north) - math.sin(south)) * EARTH_RADIUS_KM**2
-        return math.ceil(area / float(_h3().average_hexagon_area(self.resolution, unit="km^2")))
+        share = 1.0 if self.region is None else float(self.sample(SAMPLED_PLACES)[0].wanted.mean())
+        return math.ceil(share * area / float(_h3().average_hexagon_area(self.resolution, unit="km^2")))
 
     def cells(self, number: int) -> tuple[npt.NDArray[np.uint64], Floats]:
         """Indices (n,) and centres (n, 2) of the cells of one window."""
         cells = np.sort(np.asarray(_h3().cell_to_children(self.parents[number], self.resolution), dtype=np.uint64))
         latlon = _centres(cells)
-        inside = self.bbox.contains(latlon)
-        if self.land:
-            inside &= is_inhabited_land(latlon)
+        inside = self.bbox.contains(latlon) & wanted_places(latlon, land=self.land, region=self.region)
         return cells[inside], latlon[inside]
 
     def window(self, number: int) -> WindowPlaces:
@@ -93,7 +96,7 @@ class H3Cells:
         lon = west + (np.arange(columns) + 0.5) * ((east - west) / columns)
         around = np.where(lon >= 180, lon - 360, lon)
         latlon = np.stack(np.meshgrid(lat, around, indexing="ij"), axis=-1).reshape(-1, 2)
-        return WindowPlaces(latlon, is_inhabited_land(latlon) if self.land else np.ones(len(latlon), np.bool_)), False
+        return WindowPlaces(latlon, wanted_places(latlon, land=self.land, region=self.region)), False
 
 
 def _centres(cells: npt.NDArray[np.uint64]) -> Floats:
@@ -122,10 +125,12 @@ def _h3() -> Any:
 class ParquetTarget:
     """Columns h3 (text), h3_index (uint64), lat, lon, and embedding as a fixed-size list.
 
-    The schema's metadata holds the facts as JSON under `tessearth`, for int8 with each dimension's scale and offset.
+    The schema's metadata holds the facts as JSON under `tessearth`. Numbers are floats, never codes: readers of tables
+    know no scale.
     """
 
     one_scale = False
+    types = ("float16", "float32")
     needs = ("h3",)
     what = WHAT
     room = 2.0
@@ -155,8 +160,7 @@ class ParquetTarget:
         """Join the windows, a row group each."""
         values = pa.list_(pa.from_numpy_dtype(self.stored.dtype), self.stored.dims)
         fields = {"h3": pa.string(), "h3_index": pa.uint64(), "lat": pa.float64(), "lon": pa.float64()}
-        scaling = {"scale": self.stored.scale, "offset": self.stored.offset} if self.stored.scale else {}
-        about = json.dumps({**facts, **scaling}, sort_keys=True)
+        about = json.dumps(facts, sort_keys=True)
         schema = pa.schema(list((fields | {"embedding": values}).items()), metadata={"tessearth": about})
         with atomic_write(out) as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             for number in range(self.layout.num_windows):

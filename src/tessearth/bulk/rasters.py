@@ -17,14 +17,24 @@ from tessearth.bulk.zarr import ZarrTarget
 from tessearth.embedding import Embedder, Precision
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.packages import require
-from tessearth.sphere import GLOBE, Box, Layout, RasterGrid, build_grid, check_box
-from tessearth.storage import Job, Pool, checksum, keeping_what_is_finished, open_job, open_pool, usual_workers
+from tessearth.sphere import GLOBE, Layout, RasterGrid, build_grid, check_box, find_region
+from tessearth.storage import (
+    Job,
+    Pool,
+    check_free,
+    checksum,
+    keeping_what_is_finished,
+    open_job,
+    open_pool,
+    usual_workers,
+)
 from tessearth.version import __version__
 
 FORMS: dict[str, Any] = {".tif": GeoTiffTarget, ".tiff": GeoTiffTarget, ".zarr": ZarrTarget, ".parquet": ParquetTarget}
 """Formats by suffix. After `prepare` has made room in a job's folder, each takes windows (n, dims) as chunks of the
 job, in any order; `finish` then makes the output appear under its name, with the facts as its metadata. `needs` are the
-libraries it is written with, and `room` is how many times the size of its values the work takes on disk."""
+libraries it is written with, `types` those of its numbers (the first by default), and `room` is how many times the size
+of its values the work takes on disk."""
 DEFAULT_DIMS = 64
 FORMAT_VERSION = 2
 """Of unfinished work: 2 seals every line of its journal."""
@@ -51,36 +61,53 @@ def write_raster(
     model: str | os.PathLike[str] | Embedder,
     out: str | os.PathLike[str],
     *,
-    bbox: Sequence[float] = GLOBE,
+    bbox: Sequence[float] | None = None,
+    region: str | None = None,
     resolution: float | None = None,
     h3: int | None = None,
     dims: int | None = None,
-    dtype: StoredType = "int8",
+    dtype: StoredType | None = None,
     land: bool = False,
     cluster: str | None = None,
     device: str | None = None,
     precision: Precision = "float32",
+    overwrite: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Written:
-    """Embed the centre of every cell of a box and write the first `dims` dimensions (64, or all of a narrower model).
+    """Embed the centre of every cell of a box and write the first `dims` dimensions at unit length.
+
+    `dims` is 64 by default, or all of a narrower model.
 
     `out` ends in .tif or .zarr for a grid of `resolution` degrees, or in .parquet for the H3 cells of resolution `h3`.
-    `bbox` is west, south, east, north; west of a larger number than east crosses the antimeridian. With `land`, cells
-    off land (or south of 60 S) hold nodata, or are left out of a table. int8 is read as number * scale + offset.
+    `bbox` is west, south, east, north; west of a larger number than east crosses the antimeridian. A `region` (a
+    country by name or ISO code, a continent; see `sphere.find_region`) is the box around its outline. Cells outside it,
+    and with `land` those off land (or south of 60 S), hold nodata, or are left out of a table.
 
-    Unfinished work lies in a folder `out`.part; the same call resumes it and gives the same bytes. On a `cluster`
+    `dtype` is int8 for grids, read as number * scale + offset (`read_raster` does it), and float16 for tables, which
+    hold no codes. A finished map is replaced only with `overwrite`. Unfinished work lies in a folder `out`.part; the
+    same call resumes it and gives the same bytes. On a `cluster`
     (a Dask scheduler's address, or "local") the workers must find the model under the same name.
     """
     out = Path(out)
-    check_stored_type(dtype)
-    box = check_box(bbox)
-    form, layout = _choose_form(out, box, resolution, h3, land=land)
+    form = _choose_form(out, resolution, h3)
+    dtype = check_stored_type(dtype, form.types)
+    if bbox is not None and region is not None:
+        raise ConfigError("bbox and region both say where: give one of them")
+    within = None if region is None else find_region(region)
+    box = check_box(GLOBE if bbox is None else bbox) if within is None else within.box
+    layout: RasterGrid | H3Cells
+    if h3 is not None:
+        layout = H3Cells(bbox=box, resolution=h3, land=land, region=within)
+    else:
+        assert resolution is not None
+        layout = build_grid(box, resolution, land=land, region=within)
     if cluster is not None and isinstance(model, Embedder):
         raise ConfigError("on a cluster the model must have a name or a path, which every worker can load")
     embedder = model if isinstance(model, Embedder) else Embedder(model, device=device, precision=precision)
     width = min(DEFAULT_DIMS, embedder.dim) if dims is None else dims
     if not 1 <= width <= embedder.dim:
         raise ConfigError(f"dims is {dims}; {embedder.name} has 1 to {embedder.dim}")
+    _check_place(out, overwrite)
     room = int(layout.num_cells * width * (np.dtype(dtype).itemsize * form.room))
     check_room(out.parent.resolve(), room, f"{layout.num_cells:,} cells x {width} dims of {dtype}")
     plan = {
@@ -88,6 +115,7 @@ def write_raster(
         "tessearth": __version__,
         "form": form.__name__,
         "bbox": list(box),
+        "region": within.name if within else None,
         "resolution": resolution,
         "h3": h3,
         "land": land,
@@ -113,7 +141,7 @@ class _Raster(NamedTuple):
 def _write(raster: _Raster, model: str, device: str | None, cluster: str | None, progress: Progress) -> Written:
     """Embed the windows that are missing, and make the output of all of them."""
     out, _, layout, embedder, plan = raster
-    folder = out.with_name(f"{out.name}.part")
+    folder = _part(out)
     busy = DataError(f"another process is making {out}; wait for it, or name another --out")
     with open_job(folder, busy=busy) as job:
         stored = _begin(job, raster)
@@ -139,33 +167,40 @@ def _write(raster: _Raster, model: str, device: str | None, cluster: str | None,
     return Written(out, (plan["dims"], *shape), stored, facts["largest_error"], facts["clipped_values"], size)
 
 
-def _choose_form(
-    out: Path, box: Box, resolution: float | None, h3: int | None, *, land: bool
-) -> tuple[Any, RasterGrid | H3Cells]:
-    """The format that a suffix names and its cells, where the options describe such and nothing else lies there."""
+def _choose_form(out: Path, resolution: float | None, h3: int | None) -> Any:
+    """The format that a suffix names, where the options describe such cells."""
     suffix = out.suffix.lower()
     if suffix not in FORMS:
         raise ConfigError(f"the suffix of {out} names no raster; use one of {', '.join(FORMS)}")
     form = FORMS[suffix]
-    layout: RasterGrid | H3Cells
-    if form is ParquetTarget:
-        if h3 is None or resolution is not None:
-            raise ConfigError(f"{out} is a table of H3 cells: give --h3 RESOLUTION (0 to 15) and no --resolution")
-        layout = H3Cells(bbox=box, resolution=h3, land=land)
-    else:
-        if resolution is None or h3 is not None:
-            raise ConfigError(f"{out} is a grid: give --resolution DEGREES and no --h3 (H3 cells go to .parquet)")
-        layout = build_grid(box, resolution, land=land)
+    if form is ParquetTarget and (h3 is None or resolution is not None):
+        raise ConfigError(f"{out} is a table of H3 cells: give --h3 RESOLUTION (0 to 15) and no --resolution")
+    if form is not ParquetTarget and (resolution is None or h3 is not None):
+        raise ConfigError(f"{out} is a grid: give --resolution DEGREES and no --h3 (H3 cells go to .parquet)")
     for module in form.needs:
         require(module, extra="geo", what=form.what)
+    return form
+
+
+def _part(out: Path) -> Path:
+    """The folder of unfinished work."""
+    return out.with_name(f"{out.name}.part")
+
+
+def _check_place(out: Path, overwrite: bool) -> None:
+    """Refuse a missing folder, a name that something else than a raster of the same form has, and a finished raster.
+
+    Work that resumes was allowed to replace what is there when it began.
+    """
     if not out.parent.resolve().is_dir():
         raise OutputError(f"cannot write {out}: there is no folder {out.parent}")
-    store = form is ZarrTarget
+    store = out.suffix.lower() == ".zarr"
     if out.is_dir() and not (store and (out / "zarr.json").is_file()):
         raise OutputError(f"{out} is a folder and no Zarr store; name another --out, or remove it first")
     if out.is_file() and store:
         raise OutputError(f"{out} is a file, where a Zarr store is a folder; name another --out, or remove it first")
-    return form, layout
+    if not _part(out).is_dir():
+        check_free(out / "zarr.json" if out.is_dir() else out, overwrite=overwrite)
 
 
 def check_room(folder: Path, size: int, what: str) -> None:
@@ -174,7 +209,7 @@ def check_room(folder: Path, size: int, what: str) -> None:
     if size > free:
         raise OutputError(
             f"{what} take {size / 1e9:,.1f} GB on the way and {free / 1e9:,.1f} GB are free in {folder}; choose a "
-            f"coarser resolution, fewer --dims, a smaller --bbox or --dtype int8"
+            f"coarser resolution, fewer --dims, a smaller --bbox or a narrower --dtype"
         )
 
 
@@ -222,7 +257,8 @@ def _facts(job: Job, raster: _Raster) -> dict[str, Any]:
         "source": f"tessearth {__version__}, model {Path(raster.embedder.name).name}",
         "model_fingerprint": raster.plan["model"],
         "embedding_width": raster.embedder.dim,
-        "stored_dims": f"the first {raster.plan['dims']}",
+        "stored_dims": f"the first {raster.plan['dims']}, at unit length",
+        "region": raster.plan["region"] or "",
         "stored_type": raster.plan["dtype"],
         "land_only": str(raster.plan["land"]).lower(),
         "largest_error": max((entry.notes["largest_error"] for entry in entries), default=0.0),

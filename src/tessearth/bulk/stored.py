@@ -1,6 +1,5 @@
 """Values of a cell: the first dimensions of an embedding as float32, float16, or int8 with a scale and an offset."""
 
-import typing
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -74,10 +73,15 @@ class Stored:
         return np.where(numbers == self.nodata, np.nan, values).astype(np.float32)
 
 
-def check_stored_type(dtype: str) -> None:
-    """Refuse a type that no cell is stored as."""
-    if dtype not in typing.get_args(StoredType):
-        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(typing.get_args(StoredType))}")
+def check_stored_type(dtype: str | None, types: tuple[StoredType, ...]) -> StoredType:
+    """The type of a format's numbers, by default its first; codes only where every reader decodes them."""
+    if dtype == "int8" and dtype not in types:
+        raise ConfigError(
+            f"dtype is int8, codes that readers of H3 tables would take for values: take {' or '.join(types)}"
+        )
+    if dtype is not None and dtype not in types:
+        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(types)}")
+    return dtype or types[0]
 
 
 def fit_stored(embedder: Embedder, layout: Layout, dims: int, dtype: StoredType, *, one_scale: bool) -> Stored:
@@ -109,10 +113,12 @@ def compute_window(embedder: Embedder, layout: Layout, stored: Stored, number: i
 
 
 def embed_places(embedder: Embedder, places: WindowPlaces, dims: int) -> npt.NDArray[np.float32]:
-    """The first dimensions of the embeddings of the places wanted, (n wanted, dims)."""
+    """The first dimensions of the embeddings of the places wanted, (n wanted, dims), fewer than all at unit length."""
     latlon = torch.from_numpy(places.latlon[places.wanted])
     values = np.empty((len(latlon), dims), dtype=np.float32)
     for start in range(0, len(latlon), PLACES_AT_ONCE):
         some = slice(start, start + PLACES_AT_ONCE)
         values[some] = embedder.embed_tensor(latlon[some], check=False)[:, :dims].cpu().numpy()
+    if dims < embedder.dim:
+        values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return values

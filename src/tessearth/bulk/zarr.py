@@ -25,6 +25,7 @@ class ZarrTarget:
     """`embedding` (dim, lat, lon) with its coordinates; CF has one scale and offset for a whole variable."""
 
     one_scale = True
+    types = ("int8", "float16", "float32")
     needs = ("zarr", "pyproj")
     what = WHAT
     room = 1.0

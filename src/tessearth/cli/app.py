@@ -38,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("encode", cls=encode.Command)(encode.encode)
+app.command("raster", cls=raster.Command)(raster.raster)
 app.command("similar", cls=similar.Command)(similar.similar)
 for command in (
     export.export,
@@ -48,7 +49,6 @@ for command in (
     evaluate.evaluate,
     evaluate.compare,
     plot.plot,
-    raster.raster,
     info.info,
     bench.bench,
     serve.serve,

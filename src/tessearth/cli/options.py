@@ -67,14 +67,16 @@ BadRows = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there already.")]
 Dims = Annotated[
-    int | None, typer.Option("--dims", metavar="N", help="Keep the first N numbers, at unit length [default: all].")
+    int | None,
+    typer.Option("--dims", metavar="N", help="Keep the first N numbers, at unit length [default: all; 64 in a map]."),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N [default: a GPU when there is one].")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Arithmetic of the model: float32, float64, bfloat16 or float16.")
 ]
 Dtype = Annotated[
-    str, typer.Option("--dtype", help="Type of the numbers in the file: float32, float16, or int8 in a map.")
+    str | None,
+    typer.Option("--dtype", help="Type of a map's numbers: int8, float16 or float32 [default: int8; H3: float16]."),
 ]
 Workers = Annotated[
     str | None,
@@ -85,7 +87,7 @@ Workers = Annotated[
     ),
 ]
 Region = Annotated[
-    str | None, typer.Option("--region", metavar="NAME", help="world, europe, south-america ..., or a country's name.")
+    str | None, typer.Option("--region", metavar="NAME", help="A country by name or ISO code, a continent, or world.")
 ]
 Resolution = Annotated[float, typer.Option("--resolution", metavar="DEGREES", help="The side of a grid cell.")]
 OptionalResolution = Annotated[

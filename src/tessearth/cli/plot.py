@@ -27,6 +27,7 @@ def plot(
         float | None, typer.Option("--width", metavar="CM", help="[default: a column, 8.5, or a page, 17.5]")
     ] = None,
     dpi: Annotated[int, typer.Option(help="Dots per inch of a png.")] = 300,
+    overwrite: options.Overwrite = False,
     changes: options.Set = None,
     device: options.Device = None,
 ) -> None:
@@ -41,6 +42,7 @@ def plot(
     tessearth plot performance --table scores.csv --set x=top_k --out top_k.svg
     """
     from tessearth.figures import KINDS, Request, check_figure, read_settings, read_view, write_figure
+    from tessearth.storage import check_free
 
     if kind is None:
         for name, card in KINDS.items():
@@ -51,6 +53,7 @@ def plot(
     if out is None:
         raise ConfigError("say where the figure goes: --out FILE.png")
     check_figure(kind, out, dpi)  # before anything is computed
+    check_free(out, overwrite=overwrite)
     request = Request(
         model=model,
         view=read_view(projection, region, center),

@@ -111,6 +111,7 @@ def draw(
     out: options.Out,
     resolution: options.Resolution = 1.0,
     model: options.OptionalModel = None,
+    overwrite: options.Overwrite = False,
     device: options.Device = None,
 ) -> None:
     """Draw where a species occurs, as a picture (.png) or a table of cells (.csv).
@@ -123,8 +124,10 @@ def draw(
     from tessearth.evaluation import load_prior
     from tessearth.plotting import MAP_SUFFIXES, check_figure_path, write_world_map
     from tessearth.sphere import world_grid
+    from tessearth.storage import check_free
 
     check_figure_path(out, MAP_SUFFIXES)
+    check_free(out, overwrite=overwrite)
     saved = load_prior(prior)
     code = saved.code_of(species)
     grid = world_grid(resolution)

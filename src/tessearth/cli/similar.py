@@ -195,14 +195,14 @@ def _take(points: "PointTable", batches: "list[PointBatch]", chosen: "Alike") ->
     import pyarrow as pa
 
     from tessearth.embedding import name_places
-    from tessearth.storage import PointBatch
+    from tessearth.storage import Lines, PointBatch
 
     latlon = np.concatenate([batch.latlon for batch in batches])[chosen.row]
     rows = pa.Table.from_batches([batch.rows for batch in batches]).take(pa.array(chosen.row)).combine_chunks()
     lines = None
     if points.csv is not None:
-        every = [line for batch in batches for line in batch.lines or ()]
-        lines = [every[row] for row in chosen.row]
+        every = [line for batch in batches if batch.lines is not None for line in batch.lines.cut()]
+        lines = Lines.of([every[row] for row in chosen.row])
     added = {"similarity": chosen.similarity.astype(np.float64), "distance_km": chosen.distance_km}
     near = name_places(latlon)
     columns = {name: pa.array(values) for name, values in added.items()}

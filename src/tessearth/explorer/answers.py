@@ -15,7 +15,7 @@ from tessearth.embedding import most_alike
 from tessearth.encoder import TRAJECTORIES, SoftVoronoi, SphericalVoronoiEncoder, Trajectory, measure_token_use
 from tessearth.errors import ConfigError, MissingExtraError
 from tessearth.explorer import schemas
-from tessearth.labels import LABELS, prepare_labels, world_rings
+from tessearth.labels import LABELS, prepare_labels
 from tessearth.plotting import moved_km, sample_sites, to_latlon, top_places
 from tessearth.sphere import (
     EARTH_RADIUS_KM,
@@ -24,6 +24,7 @@ from tessearth.sphere import (
     angular_distance,
     cells_geojson,
     latlon_to_xyz,
+    world_rings,
     xyz_to_latlon,
 )
 from tessearth.zoo import shipped_folder

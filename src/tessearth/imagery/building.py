@@ -19,7 +19,16 @@ import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.imagery.image_encoders.base import ImageEncoder
-from tessearth.imagery.reading import Chunk, build_places, build_source, load_or_fit_encoder, read_ahead, read_tiles
+from tessearth.imagery.reading import (
+    Chunk,
+    build_places,
+    build_source,
+    check_files,
+    load_or_fit_encoder,
+    read_ahead,
+    read_tiles,
+    table_places,
+)
 from tessearth.imagery.recipe import FeatureRecipe, made_with
 from tessearth.imagery.source import Source
 from tessearth.imagery.store import (
@@ -81,6 +90,7 @@ def build_store(
     path = Path(path)
     if _is_finished(recipe, path):
         return FeatureStore(path)
+    check_files(recipe)
     busy = DataError(f"another process is making {path}; wait for it, or choose another --out")
     with locked_folder(path, busy=busy, keep_lock=False):
         if _is_finished(recipe, path):  # by another process, a moment ago
@@ -116,12 +126,17 @@ def build_store(
 
 
 def _is_finished(recipe: FeatureRecipe, path: Path) -> bool:
-    """Whether there is a finished store; one of another recipe, finished or not, is refused."""
+    """Whether there is a finished store; one of another recipe or table, finished or not, is refused."""
     if not is_store(path):
         return False
     manifest = read_manifest(path)
     if manifest["recipe_sha256"] != recipe.sha256():
         raise DataError(f"{path} is a store of another recipe; choose another --out, or remove it first")
+    table = recipe.places.table
+    if table is not None and places_sha256(table_places(recipe.places)) != manifest["places_sha256"]:
+        raise DataError(
+            f"{path} is a store of other rows than {table} has now; choose another --out, or remove it first"
+        )
     return bool(manifest["complete"])
 
 

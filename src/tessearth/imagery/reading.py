@@ -9,20 +9,57 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.errors import ConfigError
+from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS, build_image_encoder
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.source import Source, Tiles
 from tessearth.imagery.sources import SOURCES
+from tessearth.imagery.sources.geotiff import GeoTiff
 from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.settings import did_you_mean
-from tessearth.sphere import sample_elsewhere, sample_land, sample_sphere, split_places
-from tessearth.storage import one_torch_thread, open_pool
+from tessearth.sphere import (
+    Floats,
+    check_box,
+    find_region,
+    sample_box,
+    sample_elsewhere,
+    sample_land,
+    sample_sphere,
+    split_places,
+)
+from tessearth.storage import Reading, one_torch_thread, open_points, open_pool
 
 Chunk = list[list[Tiles]]
 """Tiles of consecutive places by source and view, (n, C, h, w) each."""
+
+
+FILE_OPTIONS = ("path", "paths", "folder", "location", "weights")
+"""Options of sources and encoders that name files from the folder of the command."""
+
+
+def check_files(recipe: FeatureRecipe) -> None:
+    """Refuse a recipe whose files are not all there, before anything is made."""
+    named: list[str] = []
+    for source in recipe.sources:
+        for options in (source.options, source.encoder_options):
+            for value in (options.get(name) for name in FILE_OPTIONS):
+                named += [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    named += [recipe.places.table] if recipe.places.table else []
+    missing = [name for name in dict.fromkeys(named) if _is_missing(name)]
+    if missing:
+        advice = recipe.fetch or f"paths count from the folder of the command, {Path.cwd()}"
+        raise DataError(f"the recipe needs files that are not there: {', '.join(missing)}; {advice}")
+
+
+def _is_missing(name: str) -> bool:
+    if name.startswith("/vsi") or ":" in name[2:]:  # an address, or a part of a file that GDAL knows
+        return False
+    try:
+        return not Path(name).exists()
+    except OSError:  # of a folder that may not be looked into: its reader says so
+        return False
 
 
 def build_source(recipe: SourceRecipe) -> Source:
@@ -41,13 +78,19 @@ def build_source(recipe: SourceRecipe) -> Source:
 
 def build_places(recipe: PlacesRecipe, source: Source, kind: str) -> Places:
     """The places of a recipe, and which of them are held out."""
-    if recipe.where == "source":
-        latlon = _own_places(source, kind, recipe)
-    elif recipe.where == "sphere":
-        latlon = sample_sphere(recipe.count, recipe.seed)
-    else:
-        rest = round(recipe.elsewhere * recipe.count)
-        latlon = np.concatenate((sample_land(recipe.count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
+    return table_places(recipe) if recipe.table is not None else _split(_draw_places(recipe, source, kind), recipe)
+
+
+def table_places(recipe: PlacesRecipe) -> Places:
+    """The places of a recipe's table, and which of them are held out."""
+    assert recipe.table is not None, "asked for a recipe with a table"
+    with open_points(recipe.table, Reading(lat=recipe.lat, lon=recipe.lon), keep=[]) as points:
+        latlon = np.concatenate([np.empty((0, 2)), *(batch.latlon for batch in points.batches)])
+    return _split(_choose(latlon, recipe), recipe)
+
+
+def _split(latlon: Floats, recipe: PlacesRecipe) -> Places:
+    """Places with the mark of those that are held out."""
     held_out = split_places(
         latlon, validation=recipe.validation, seed=recipe.seed, block_degrees=recipe.validation_block_degrees
     )
@@ -56,15 +99,42 @@ def build_places(recipe: PlacesRecipe, source: Source, kind: str) -> Places:
     return Places(latlon, held_out)
 
 
-def _own_places(source: Source, kind: str, recipe: PlacesRecipe) -> npt.NDArray[np.float64]:
-    """A source's own places, in its order; of more than are wanted, a seeded choice."""
-    own: npt.NDArray[np.float64] | None = getattr(source, "places", None)
-    if own is None:
-        raise ConfigError(f"the source {kind!r} has no places of its own; set places.where to 'land' or 'sphere'")
-    if len(own) <= recipe.count:
-        return own
-    chosen = np.random.default_rng(recipe.seed).permutation(len(own))[: recipe.count]
-    return own[np.sort(chosen)]
+def _draw_places(recipe: PlacesRecipe, source: Source, kind: str) -> Floats:
+    if recipe.where == "source":
+        return _source_places(source, kind, recipe)
+    assert recipe.count is not None, "only a table has as many places as it has"
+    if recipe.bbox is not None:
+        box = check_box(recipe.bbox)
+        return sample_box(box, box.contains, recipe.count, recipe.seed)
+    if recipe.region is not None:
+        region = find_region(recipe.region)
+        return sample_box(region.box, region.contains, recipe.count, recipe.seed)
+    if recipe.where == "sphere":
+        return sample_sphere(recipe.count, recipe.seed)
+    rest = round(recipe.elsewhere * recipe.count)
+    return np.concatenate((sample_land(recipe.count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
+
+
+def _source_places(source: Source, kind: str, recipe: PlacesRecipe) -> Floats:
+    """A source's own places; of one without, places drawn where the whole tile lies within its bounds."""
+    own: Floats | None = getattr(source, "places", None)
+    if own is not None:
+        return _choose(own, recipe)
+    if not isinstance(source, GeoTiff):
+        raise ConfigError(
+            f"the source {kind!r} has no places of its own and no bounds; set places.where to 'land', 'sphere', "
+            f"'bbox', 'region' or 'table'"
+        )
+    assert recipe.count is not None, "only a table has as many places as it has"
+    return sample_box(source.bounds(), source.covers, recipe.count, recipe.seed)
+
+
+def _choose(latlon: Floats, recipe: PlacesRecipe) -> Floats:
+    """Places in their order; of more than are wanted, a seeded choice."""
+    if recipe.count is None or len(latlon) <= recipe.count:
+        return latlon
+    chosen = np.random.default_rng(recipe.seed).permutation(len(latlon))[: recipe.count]
+    return latlon[np.sort(chosen)]
 
 
 def load_or_fit_encoder(

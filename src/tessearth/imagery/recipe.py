@@ -13,10 +13,15 @@ from typing import Any, Literal
 
 from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.settings import check_at_least, check_share, did_you_mean, from_plain
+from tessearth.sphere import check_box, find_region
 from tessearth.version import __version__
 
 RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
 """Where named recipes lie: inside the installed package, or at the top of a checkout."""
+DEFAULT_PLACES = 100_000
+ABOUT_WHERE = {"bbox": "[WEST, SOUTH, EAST, NORTH]", "region": '"NAME"', "table": '"FILE"'}
+"""Settings that go with a value of `where` that has their name; left out of the plain values of other recipes, whose
+checksum is that of versions without them."""
 MAX_BASES = 8
 """Maximum depth of `base =` chains."""
 
@@ -25,11 +30,27 @@ MAX_BASES = 8
 class PlacesRecipe:
     """Which places are drawn, and which of them are held out."""
 
-    where: Literal["land", "sphere", "source"] = "land"
-    """Drawn evenly over land without Antarctica, over the whole sphere, or those the first source knows itself."""
+    where: Literal["land", "sphere", "source", "bbox", "region", "table"] = "land"
+    """Drawn evenly over land without Antarctica, the whole sphere, a box or a region; where the first source has
+    imagery: its own places, or drawn within its bounds; or the places of a table."""
 
-    count: int = 100_000
-    """How many places are drawn; of a source's own places, at most this many."""
+    count: int | None = None
+    """How many places are drawn, 100,000 by default; of a source's own places or a table's, at most this many (of a
+    table all by default)."""
+
+    bbox: tuple[float, float, float, float] | None = None
+    """For bbox: west, south, east, north in degrees, seas included; west above east crosses the antimeridian."""
+
+    region: str | None = None
+    """For region: a country by name or ISO code, or a continent (`sphere.find_region`)."""
+
+    table: str | None = None
+    """For table: a file of places in any format that `tessearth encode` reads."""
+
+    lat: str | None = None
+    """For table: the latitude column, by its usual name by default."""
+
+    lon: str | None = None
 
     elsewhere: float = 0.0
     """For land: the share of places drawn over the rest of the sphere instead, seas and Antarctica."""
@@ -44,10 +65,31 @@ class PlacesRecipe:
     """Hold out whole blocks of this side instead of single places."""
 
     def __post_init__(self) -> None:
+        if self.count is None and self.where != "table":
+            object.__setattr__(self, "count", DEFAULT_PLACES)
         check_at_least(self, 1, "count", where="places.")
         check_share(self, "validation", "elsewhere", where="places.")
         if self.elsewhere and self.where != "land":
-            raise ConfigError(f"places.elsewhere adds to places over land, but places.where is {self.where!r}")
+            raise ConfigError(
+                f"places.elsewhere adds to places over land, but places.where is {self.where!r}: "
+                f"set places.elsewhere = 0"
+            )
+        self._check_where()
+
+    def _check_where(self) -> None:
+        """Refuse settings that do not go with `where`, and places that cannot be found."""
+        for name, form in ABOUT_WHERE.items():
+            given = getattr(self, name) is not None
+            if self.where == name and not given:
+                raise ConfigError(f"places.where is {name!r}: add places.{name} = {form}")
+            if given and self.where != name:
+                raise ConfigError(f"places.{name} is given, but places.where is {self.where!r}: set it to {name!r}")
+        if self.where != "table" and (self.lat is not None or self.lon is not None):
+            raise ConfigError("places.lat and places.lon name columns of places.table: set places.where to 'table'")
+        if self.bbox is not None:
+            check_box(self.bbox)
+        if self.region is not None:
+            find_region(self.region)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +168,9 @@ class FeatureRecipe:
     fit_places: int = 2048
     """How many training places an encoder that is fitted to its source is fitted on."""
 
+    fetch: str = field(default="", compare=False)
+    """What to do when files are missing, for a message; it decides no bytes and is no part of the checksum."""
+
     def __post_init__(self) -> None:
         if not self.sources:
             raise ConfigError("features.sources is empty; name at least one source of imagery")
@@ -136,6 +181,13 @@ class FeatureRecipe:
     def to_dict(self) -> dict[str, Any]:
         """Plain values as JSON gives them back."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        del plain["fetch"]
+        places = plain["places"]
+        plain["places"] = {
+            name: value
+            for name, value in places.items()
+            if value is not None or name not in (*ABOUT_WHERE, "lat", "lon")
+        }
         return plain
 
     def sha256(self) -> str:

@@ -1,7 +1,7 @@
 """Labels of places: climate, country, land, temperature, rain, elevation, population, housing.
 
 `load_benchmark()` gives 40,000 places on land with every label, kept in the cache; `prepare_labels(latlon)` gives the
-same labels anywhere; `load_outlines()` gives the countries' outlines for maps.
+same labels anywhere.
 """
 
 from tessearth.packages import open_front

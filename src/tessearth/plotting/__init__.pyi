@@ -30,7 +30,6 @@ from tessearth.plotting.sites import to_latlon as to_latlon
 from tessearth.plotting.views import COLUMN_CM as COLUMN_CM
 from tessearth.plotting.views import DPI as DPI
 from tessearth.plotting.views import PAGE_CM as PAGE_CM
-from tessearth.plotting.views import REGIONS as REGIONS
 from tessearth.plotting.views import SUFFIXES as SUFFIXES
 from tessearth.plotting.views import Floats as Floats
 from tessearth.plotting.views import Pixels as Pixels
@@ -40,7 +39,6 @@ from tessearth.plotting.views import build_view as build_view
 from tessearth.plotting.views import check_figure_path as check_figure_path
 from tessearth.plotting.views import draw_ground as draw_ground
 from tessearth.plotting.views import figure_bytes as figure_bytes
-from tessearth.plotting.views import find_region as find_region
 from tessearth.plotting.views import land_at as land_at
 from tessearth.plotting.views import new_figure as new_figure
 from tessearth.plotting.views import paper_style as paper_style

@@ -12,11 +12,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import ConfigError, UnknownNameError
-from tessearth.labels import load_outlines, outline_rings, world_rings
+from tessearth.errors import ConfigError
 from tessearth.packages import require
-from tessearth.settings import Registry, did_you_mean
-from tessearth.sphere import Box
+from tessearth.sphere import Box, find_region, outline_rings, world_rings
 from tessearth.storage import write_bytes
 
 Floats = npt.NDArray[np.float64]
@@ -32,8 +30,6 @@ PROJ_NAMES: dict[str, str] = {
 SEEN_COSINE = {"orthographic": 0.0, "local": -0.5}
 """Projections around one place show what lies within this cosine of it."""
 COUNTRY_MARGIN = 0.12
-NEAR_MAINLAND, LARGE_ISLAND = 12.0, 0.08
-"""Degrees between middles, and the share of the largest ring's extent, for a ring to belong to a country's map."""
 REGION_DEGREES, REGION_MARGIN = 60.0, 0.06
 """Places within this many degrees of latitude and of longitude get a map of their own, this share of them wider."""
 ROUND_TRIP = 1e-6
@@ -45,25 +41,15 @@ WORLD_MASK_STEP, REGION_MASK_CELLS = 0.1, 2400
 GROUND_COLUMNS = 900
 
 
-REGIONS: Registry[Box] = Registry(
-    "region",
-    {
-        "africa": Box(-20, -37, 53, 38),
-        "asia": Box(60, -8, 148, 56),
-        "australia": Box(110, -45, 156, -9),
-        "caribbean": Box(-92, 7, -58, 28),
-        "central-europe": Box(2, 44, 22, 56),
-        "east-asia": Box(98, 20, 148, 52),
-        "europe": Box(-12, 34, 42, 71),
-        "mediterranean": Box(-10, 29, 38, 47),
-        "middle-east": Box(30, 11, 66, 43),
-        "north-america": Box(-135, 12, -55, 62),
-        "oceania": Box(110, -50, 190, 5),
-        "south-america": Box(-84, -57, -32, 14),
-        "south-asia": Box(64, 4, 98, 37),
-        "southeast-asia": Box(92, -12, 142, 24),
-    },
-)
+FRAMES = {
+    "africa": Box(-20, -37, 53, 38),
+    "asia": Box(60, -8, 148, 56),
+    "europe": Box(-12, 34, 42, 71),
+    "north-america": Box(-135, 12, -55, 62),
+    "oceania": Box(110, -50, 190, 5),
+    "south-america": Box(-84, -57, -32, 14),
+}
+"""What maps of a continent show: not its last islands, so that the rest is large enough to see."""
 
 
 class Pixels(NamedTuple):
@@ -192,8 +178,8 @@ class View:
 def build_view(
     projection: str | None = None, region: str | None = None, middle: tuple[float, float] | None = None
 ) -> View:
-    """A view by names: the world in Equal Earth, a region (`REGIONS` or a country) in the local projection."""
-    box = None if region in (None, "world") else find_region(str(region))
+    """A view by names: the world in Equal Earth, a region (see `sphere.find_region`) in the local projection."""
+    box = None if region is None or find_region(region).name == "world" else frame_of(region)
     chosen = projection or ("equal-earth" if box is None else "local")
     if chosen == "local" and box is None:
         raise ConfigError("the local projection is for regions; name one, or take equal-earth")
@@ -216,31 +202,17 @@ def view_around(latlon: Floats) -> View:
     return View(projection="local", middle=box.middle(), box=box)
 
 
-def find_region(name: str) -> Box:
-    """A region of the table, or a country's mainland with a margin around it; case and spaces do not matter."""
-    wanted = name.strip().lower().replace(" ", "-").replace("_", "-")
-    if wanted in REGIONS:
-        return REGIONS[wanted]
-    rings = {outline.name.lower().replace(" ", "-"): outline.rings for outline in load_outlines() if outline.rings}
-    if wanted not in rings:
-        near = did_you_mean(wanted, (*REGIONS, *rings))
-        advice = near if "did you mean" in near else f"{did_you_mean(wanted, REGIONS)}, and the countries"
-        raise UnknownNameError(f"there is no region named {name!r}{advice}")
-    mainland = _mainland(rings[wanted])
-    (south, west), (north, east) = mainland.min(axis=0), mainland.max(axis=0)
+def frame_of(region: str) -> Box:
+    """What a map of a region shows: a continent as in `FRAMES`, else its box, around an outline with a margin."""
+    found = find_region(region)
+    if found.name in FRAMES:
+        return FRAMES[found.name]
+    if not found.rings:
+        return found.box
+    west, south, east, north = found.box
     pad = COUNTRY_MARGIN * max(north - south, (east - west) / 2)
     aside = min(pad, (360 - (east - west)) / 2)
     return Box(west - aside, max(south - pad, -89.0), east + aside, min(north + pad, 89.0))
-
-
-def _mainland(rings: tuple[Floats, ...]) -> Floats:
-    """The corners of a country's largest ring and of large ones near it: Japan's islands, France without Guiana."""
-    extents = np.array([np.prod(np.ptp(ring, axis=0)) for ring in rings])
-    middles = np.array([(ring.min(axis=0) + ring.max(axis=0)) / 2 for ring in rings])
-    largest = int(np.argmax(extents))
-    near = np.abs(middles - middles[largest]).max(axis=1) < NEAR_MAINLAND
-    kept = near & (extents >= LARGE_ISLAND * extents[largest])
-    return np.concatenate([ring for ring, keep in zip(rings, kept, strict=True) if keep])
 
 
 def draw_ground(axis: Any, view: View, *, plain: bool = False, over: bool = False) -> Any:

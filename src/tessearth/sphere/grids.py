@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,16 @@ from tessearth.errors import ConfigError
 from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.land import is_inhabited_land
 
+if TYPE_CHECKING:
+    from tessearth.sphere.regions import Region
+
 WINDOW_SIDE = 256
 """Cells along a side of a window: also a chunk of a Zarr store and a tile of a GeoTIFF."""
 SLACK = 1e-6
 """A share of a cell, so that degrees such as 0.05, which are not exact in binary, add no row to a grid."""
+
+DECIMALS = 9
+"""Of degrees at the edges of a grid: a tenth of a millimetre."""
 
 
 class Box(NamedTuple):
@@ -112,6 +118,8 @@ class RasterGrid:
     columns: int
     land: bool = False
     """Whether only cells whose centre lies on land north of 60 S get a value."""
+    region: "Region | None" = None
+    """Only cells whose centre lies in it get a value."""
 
     @property
     def num_windows(self) -> int:
@@ -152,13 +160,28 @@ class RasterGrid:
     def _places(self, lat: Floats, lon: Floats) -> WindowPlaces:
         around = np.where(lon >= 180, lon - 360, lon)
         latlon = np.stack(np.meshgrid(lat, around, indexing="ij"), axis=-1).reshape(-1, 2)
-        return WindowPlaces(latlon, is_inhabited_land(latlon) if self.land else np.ones(len(latlon), np.bool_))
+        return WindowPlaces(latlon, wanted_places(latlon, land=self.land, region=self.region))
 
 
-def build_grid(box: Box, resolution: float, *, land: bool = False) -> RasterGrid:
-    """The grid that covers a box from its north-west corner; its last row and column may reach a little beyond."""
+def wanted_places(latlon: Floats, *, land: bool, region: "Region | None") -> npt.NDArray[np.bool_]:
+    """Which places (N, 2) get a value: those on inhabited land, in a region, in both, or all."""
+    wanted = is_inhabited_land(latlon) if land else np.ones(len(latlon), np.bool_)
+    return wanted if region is None else wanted & region.contains(latlon)
+
+
+def build_grid(box: Box, resolution: float, *, land: bool = False, region: "Region | None" = None) -> RasterGrid:
+    """The grid that covers a box from its north-west corner; its last row and column may reach a little beyond.
+
+    Around a region, lines of the grid are multiples of the resolution, so that grids of several regions fit together.
+    """
     if not (math.isfinite(resolution) and resolution > 0):
         raise ConfigError(f"resolution is {resolution} degrees; it must be above 0")
+    if region is not None:
+        (west, south), (east, north) = (
+            [round(ends(side / resolution + slack) * resolution, DECIMALS) for side in sides]
+            for ends, slack, sides in ((math.floor, SLACK, box[:2]), (math.ceil, -SLACK, box[2:]))
+        )
+        box = Box(west, max(south, -90.0), min(east, west + 360.0), min(north, 90.0))
     rows = math.ceil((box.north - box.south) / resolution - SLACK)
     columns = math.ceil((box.east - box.west) / resolution - SLACK)
     past_the_pole = box.north - rows * resolution < -90 - SLACK * resolution
@@ -168,7 +191,9 @@ def build_grid(box: Box, resolution: float, *, land: bool = False) -> RasterGrid
             f"{rows} x {columns} cells of {resolution:g} degrees would reach {end}: choose a resolution that divides "
             f"{box.north - box.south:g} and {box.east - box.west:g} degrees, or a smaller bbox"
         )
-    return RasterGrid(west=box.west, north=box.north, resolution=resolution, rows=rows, columns=columns, land=land)
+    return RasterGrid(
+        west=box.west, north=box.north, resolution=resolution, rows=rows, columns=columns, land=land, region=region
+    )
 
 
 def world_grid(step_degrees: float) -> Floats:

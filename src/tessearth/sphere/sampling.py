@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError
 from tessearth.sphere.coordinates import Floats, as_places
+from tessearth.sphere.grids import Box
 from tessearth.sphere.land import is_inhabited_land
 
 Bits = npt.NDArray[np.uint64]
@@ -14,6 +15,9 @@ Bits = npt.NDArray[np.uint64]
 KEYS_PER_DEGREE = 1_000_000
 """Places closer than a millionth of a degree (11 cm) count as one."""
 KEYS_AROUND = 360 * KEYS_PER_DEGREE
+DRAWN_AT_ONCE = 65_536
+MOST_DRAWS = 50
+"""Draws in a box without a single wanted place, after which it is taken to have none."""
 
 
 def sample_sphere(count: int, seed: int, *, purpose: str = "") -> Floats:
@@ -34,10 +38,28 @@ def sample_elsewhere(count: int, seed: int, *, purpose: str = "") -> Floats:
     return _sample_where(lambda places: ~is_inhabited_land(places), count, seed, f"{purpose}elsewhere")
 
 
+def sample_box(
+    box: Box, wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, seed: int, *, purpose: str = ""
+) -> Floats:
+    """Draw places evenly over what is wanted of a box, (count, 2) in degrees; prefix-stable like `sample_sphere`."""
+    generator, found, missing, without = _generator(count, seed, purpose), [np.empty((0, 2))], count, 0
+    low, high = np.sin(np.deg2rad([box.south, box.north]))
+    while missing > 0:
+        up, around = generator.random((DRAWN_AT_ONCE, 2)).T
+        lon = np.mod(box.west + box.width * around + 180.0, 360.0) - 180.0
+        draw = np.stack((np.rad2deg(np.arcsin(low + (high - low) * up)), lon), axis=-1)
+        found.append(draw[wanted(draw)][:missing])
+        missing -= len(found[-1])
+        without = 0 if len(found[-1]) else without + 1
+        if without == MOST_DRAWS:
+            raise ConfigError(f"no place is found between {', '.join(f'{side:g}' for side in box)} (W, S, E, N)")
+    return np.concatenate(found)
+
+
 def _sample_where(wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, seed: int, purpose: str) -> Floats:
     generator, found, missing = _generator(count, seed, purpose), [np.empty((0, 2))], count
     while missing > 0:
-        draw = _draw(generator, 65_536)
+        draw = _draw(generator, DRAWN_AT_ONCE)
         found.append(draw[wanted(draw)][:missing])
         missing -= len(found[-1])
     return np.concatenate(found)

@@ -1,5 +1,6 @@
 from tessearth.storage.csv_text import CsvFile as CsvFile
 from tessearth.storage.csv_text import Dialect as Dialect
+from tessearth.storage.csv_text import Lines as Lines
 from tessearth.storage.csv_text import cut_records as cut_records
 from tessearth.storage.files import atomic_write as atomic_write
 from tessearth.storage.files import cache_folder as cache_folder

@@ -59,6 +59,12 @@ class Lines:
     bounds: npt.NDArray[np.int64]
     """(N, 2): where each begins and ends."""
 
+    @classmethod
+    def of(cls, records: Sequence[bytes]) -> "Lines":
+        """Records that were cut already."""
+        ends = np.cumsum([len(record) for record in records], dtype=np.int64)
+        return cls(b"".join(records), np.stack((np.concatenate(([0], ends[:-1])), ends), axis=-1))
+
     def __len__(self) -> int:
         return len(self.bounds)
 

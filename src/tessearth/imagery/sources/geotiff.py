@@ -13,9 +13,11 @@ from tessearth.imagery.source import MapSource, Tiles, fingerprint
 from tessearth.imagery.sources.images import damage_named, dataset_band_names, open_raster, read_pixels
 from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, has_gaps, tangent_latlon
 from tessearth.packages import require
-from tessearth.sphere import Floats
+from tessearth.sphere import Box, Floats, check_box
 
 Mask = npt.NDArray[np.bool_]
+MASK_SIDE = 2048
+"""Most rows and columns of the mask of a raster's data that is looked at for its places."""
 ToPixels = Callable[[Floats, Floats], Floats]
 """From latitudes and longitudes (P,) to rows and columns (2, P) in pixels from the raster's upper left corner, so that
 pixel (0, 0) is centred on (0.5, 0.5)."""
@@ -60,6 +62,30 @@ class GeoTiff(MapSource):
             self.scales, self.offsets = _scaling(dataset, self.band_numbers, scale)
             self.crs, self.shape = dataset.crs.to_wkt(), (dataset.height, dataset.width)
 
+    def bounds(self) -> Box:
+        """The box of degrees around the raster."""
+        with open_raster(self.path) as dataset:
+            return check_box(self._bounds(dataset))
+
+    def covers(self, places: Floats) -> Mask:
+        """Which places (N, 2) have a whole tile of imagery, as far as its corners and its middle tell."""
+        lat, lon = tangent_latlon(places, 3, self.size * self.km_per_pixel / 2)
+        with open_raster(self.path) as dataset, damage_named(self.path):
+            shape = (min(MASK_SIDE, dataset.height), min(MASK_SIDE, dataset.width))
+            mask = dataset.dataset_mask(out_shape=shape) > 0
+            position = _projection(dataset)(lat.reshape(-1), lon.reshape(-1))
+            inside = _inside(position, dataset)
+            row, column = np.where(inside, position, 0.0) * np.divide(shape, dataset.shape)[:, None]
+        held = mask[row.astype(np.int64).clip(max=shape[0] - 1), column.astype(np.int64).clip(max=shape[1] - 1)]
+        return np.asarray((inside & held).reshape(len(places), 9).all(axis=1))
+
+    def _bounds(self, dataset: Any) -> tuple[float, float, float, float]:
+        """West, south, east, north in degrees."""
+        rasterio_warp = require("rasterio.warp", extra="geo", what="reading GeoTIFF")
+        with damage_named(self.path):
+            west, south, east, north = rasterio_warp.transform_bounds(dataset.crs, "EPSG:4326", *dataset.bounds)
+        return west, south, east, north
+
     def _read(self, places: Floats, result: Tiles) -> None:
         with open_raster(self.path) as dataset:
             with damage_named(self.path):  # a file may name a projection that cannot be computed
@@ -90,9 +116,7 @@ class GeoTiff(MapSource):
         if outside.any():
             row = int(outside.argmax())
             lat, lon = places[row]
-            rasterio_warp = require("rasterio.warp", extra="geo", what="reading GeoTIFF")
-            with damage_named(self.path):
-                west, south, east, north = rasterio_warp.transform_bounds(dataset.crs, "EPSG:4326", *dataset.bounds)
+            west, south, east, north = self._bounds(dataset)
             raise DataError(
                 f"place {row} at lat {lat:.6g}, lon {lon:.6g} is outside {self.path}, "
                 f"which covers lat {south:.6g} to {north:.6g}, lon {west:.6g} to {east:.6g}"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tessearth.errors import DataError
-from tessearth.labels.countries import Outline, decode_outlines, load_outlines
 from tessearth.labels.sources import OUTLINE_FILE, describe_source
 from tessearth.packages import package_file
+from tessearth.sphere.outlines import Outline, decode_outlines, load_outlines
 
 RADIUS_KM = 6371.0088
 
