@@ -171,7 +171,7 @@ def step_time(store: FeatureStore, recipe: Recipe, device: torch.device, rounds:
 
 def build_stepper(store: FeatureStore, recipe: Recipe, device: torch.device) -> Stepper:
     training = recipe.training
-    data = TrainingData(store, output_dim=recipe.encoder.output_dim, share=1.0, seed=0, device=device)
+    data = TrainingData(store, training, output_dim=recipe.encoder.output_dim, device=device)
     generator = torch.Generator().manual_seed(0)
     model = PretrainingModel(
         build_encoder(recipe, generator), data.moments, recipe.objective, recipe.training, generator
