@@ -36,6 +36,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+CLASSES = {
+    finetune.finetune: finetune.FinetuneCommand,
+    finetune.predict: finetune.PredictCommand,
+}
+"""Commands whose settings are options as well."""
 app.command("encode", cls=encode.Command)(encode.encode)
 for command in (
     export.export,
@@ -52,7 +57,7 @@ for command in (
     serve.serve,
     serve.explore,
 ):
-    app.command(command.__name__)(command)
+    app.command(command.__name__, cls=CLASSES.get(command))(command)
 app.add_typer(retrieve.app, name="retrieve")
 app.add_typer(prior.app, name="prior")
 

@@ -67,6 +67,9 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file tha
 Dims = Annotated[
     int | None, typer.Option("--dims", metavar="N", help="Keep the first N numbers, at unit length [default: all].")
 ]
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="COLUMN", help="The column of a table that is learned.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N [default: a GPU when there is one].")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Arithmetic of the model: float32, float64, bfloat16 or float16.")

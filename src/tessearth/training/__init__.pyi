@@ -1,3 +1,4 @@
+from tessearth.training.finetuned import FineTuned as FineTuned
 from tessearth.training.finetuned import load_finetuned as load_finetuned
 from tessearth.training.finetuned import predict_table as predict_table
 from tessearth.training.finetuning import finetune as finetune
