@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from tessearth.errors import ConfigError, OutputError
+from tessearth.errors import ConfigError, OutputError, UnknownNameError
 from tessearth.training.finetuned import FineTuned
 from tessearth.training.prediction_map import predict_map
 from tests.training.test_finetuning import LATLON, bands, tune, waves
@@ -81,6 +81,10 @@ def test_mistakes_are_one_line_and_leave_nothing(numbers: FineTuned, tmp_path: P
     for name, words in (("map.png", "ends in .tif"), ("there.tif", "add --overwrite"), ("no/map.tif", "no folder")):
         with pytest.raises((ConfigError, OutputError), match=words):
             predict_map(numbers, tmp_path / name, 10.0)
+    with pytest.raises(ConfigError, match="both say where"):
+        predict_map(numbers, tmp_path / "map.tif", 10.0, bbox=BOX, region="kenya")
+    with pytest.raises(UnknownNameError, match="did you mean 'kenya'"):
+        predict_map(numbers, tmp_path / "map.tif", 10.0, region="kenia")
     with pytest.raises(RuntimeError, match="stop"):
         predict_map(numbers, tmp_path / "map.tif", 10.0, progress=stop)
     assert [path.name for path in tmp_path.iterdir()] == ["there.tif"]

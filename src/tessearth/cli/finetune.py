@@ -162,17 +162,24 @@ def _draw(
     tuned: "FineTuned", out: str, region: str | None, bbox: str | None, resolution: float | None, **given: Any
 ) -> None:
     """Write a map and say what its bands are."""
-    from tessearth.cli.raster import _sides
     from tessearth.training import predict_map
 
     if resolution is None:
         raise ConfigError("say how fine the map is: --resolution DEGREES, such as 0.05")
-    sides = _sides(bbox, region)
+    sides = None if bbox is None else _read_sides(bbox)
     with work_progress("predicting", "windows") as advance:
-        rows, columns = predict_map(tuned, out, resolution, bbox=sides, progress=advance, **given)
+        rows, columns = predict_map(tuned, out, resolution, bbox=sides, region=region, progress=advance, **given)
     bounds = f", low, high ({given['coverage']:.0%})" if tuned.residuals is not None else ""
     bands = "code, probability" if tuned.kind == "classify" else f"prediction{bounds}"
     print(f"{out}: {rows:,} x {columns:,} cells; {bands}")
+
+
+def _read_sides(text: str) -> list[float]:
+    """West, south, east, north."""
+    try:
+        return [float(side) for side in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"bbox is {text!r}; give WEST,SOUTH,EAST,NORTH in degrees such as 33,-5,42,5") from None
 
 
 def _read_share(text: str) -> float:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError, OutputError, first_line
 from tessearth.packages import require
+from tessearth.plotting import find_region
 from tessearth.sphere import GLOBE, WINDOW_SIDE, RasterGrid, build_grid, check_box
 from tessearth.storage import check_free, write_bytes
 from tessearth.training.finetuned import COVERAGE, HIGH, LOW, PREDICTION, PROBABILITY, FineTuned
@@ -33,22 +34,23 @@ def predict_map(
     out: str | Path,
     resolution: float,
     *,
-    bbox: Sequence[float] = GLOBE,
+    bbox: Sequence[float] | None = None,
+    region: str | None = None,
     land: bool = False,
     coverage: float = COVERAGE,
     overwrite: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> tuple[int, int]:
-    """Write a map of predictions over west, south, east, north in cells of `resolution` degrees; its rows and columns.
+    """Write a map of predictions in cells of `resolution` degrees; its rows and columns.
 
-    With `land`, cells off land (or south of 60 S) hold no value, which is NaN in every band.
+    It covers `bbox` (west, south, east, north), a `region` by name, or the world. With `land`, cells off land (or south of 60 S) hold no value, which is NaN in every band.
     """
     path = Path(out)
     if path.suffix.lower() not in MAP_SUFFIXES:
         raise ConfigError(f"{out} is no map: name a file that ends in {' or '.join(MAP_SUFFIXES)}")
     rasterio = require("rasterio", extra="geo", what="a map of predictions")
     check_free(path, overwrite=overwrite)
-    grid = build_grid(check_box(bbox), resolution, land=land)
+    grid = _lay_out(bbox, region, resolution, land)
     half = tuned.half_width_or_none(coverage)
     names = _band_names(tuned, half)
     with _appearing(path) as temporary, _errors_named(rasterio, path):
@@ -65,6 +67,15 @@ def predict_map(
             file.build_overviews(factors, kinds.nearest if tuned.classes else kinds.average)
     _write_names(path, tuned.classes)
     return grid.rows, grid.columns
+
+
+def _lay_out(bbox: Sequence[float] | None, region: str | None, resolution: float, land: bool) -> RasterGrid:
+    """The cells of a box, of a region, or of the world."""
+    if bbox is not None and region is not None:
+        raise ConfigError("bbox and region both say where: give one of them")
+    if region is None or region == "world":
+        return build_grid(GLOBE if bbox is None else check_box(bbox), resolution, land=land)
+    return build_grid(find_region(region), resolution, land=land)
 
 
 def _band_names(tuned: FineTuned, half: float | None) -> tuple[str, ...]:
