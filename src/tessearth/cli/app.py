@@ -39,6 +39,7 @@ app = typer.Typer(
 CLASSES = {
     finetune.finetune: finetune.FinetuneCommand,
     finetune.predict: finetune.PredictCommand,
+    evaluate.evaluate: evaluate.Command,
 }
 """Commands whose settings are options as well."""
 app.command("encode", cls=encode.Command)(encode.encode)
