@@ -20,7 +20,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-EPOCHS = 50
 PriorArgument = Annotated[str, typer.Argument(metavar="PRIOR", help="A file that `tessearth prior fit` wrote.")]
 SpeciesColumn = Annotated[str, typer.Option("--column", help="The column of species names in a csv or Parquet table.")]
 
@@ -61,7 +60,7 @@ def fit(
 
     given = options.take_settings(changes, *FIT_SETTINGS)
     values = {name: read_value(given[name]) for name in LEARNING if name in given}
-    settings = from_plain(PriorSettings, {"epochs": EPOCHS} | values)
+    settings = from_plain(PriorSettings, values)
     check_free(out, overwrite=overwrite)
     where = {"lat": lat, "lon": lon, "geometry": geometry, "coordinates": coordinates}
     sightings = read_sightings(table, column, options.reading(given, bad_rows, **where))
