@@ -93,10 +93,24 @@ def test_a_mistake_is_one_line(tessearth: Command, table: Path, monkeypatch: pyt
 
 
 def test_a_table_of_ones_own_is_read_as_encode_reads_it(tessearth: Command, tmp_path: Path) -> None:
-    lines = [f"{str(lat).replace('.', ',')};{str(lon).replace('.', ',')};{lat * 2!r};a{i % 2}" for i, (lat, lon) in enumerate(PLACES.tolist())]
+    lines = [
+        f"{str(lat).replace('.', ',')};{str(lon).replace('.', ',')};{lat * 2!r};a{i % 2}"
+        for i, (lat, lon) in enumerate(PLACES.tolist())
+    ]
     (tmp_path / "odd.csv").write_text("\n".join(["breite;laenge;height;zone", "x;1,5;1;a0", *lines]))
     where = ("--input", tmp_path / "odd.csv", "--target", "height,zone", "--lat", "breite", "--lon", "laenge")
-    common = ("evaluate", *where, "--models", "direct,drect", "--splits", "random", "--maps", "none", "--out", tmp_path / "o")
+    common = (
+        "evaluate",
+        *where,
+        "--models",
+        "direct,drect",
+        "--splits",
+        "random",
+        "--maps",
+        "none",
+        "--out",
+        tmp_path / "o",
+    )
     assert "--bad-rows skip" in tessearth(*common, "--coordinates", "comma").err
     unknown = tessearth(*common, "--coordinates", "comma", "--bad-rows", "skip")
     assert "did you mean 'direct'?" in unknown.err

@@ -93,10 +93,11 @@ def settings_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_dirty_table_becomes_a_model_and_the_model_a_map(
-    tessearth: Command, model: Path, tmp_path: Path
-) -> None:
-    rows = [f"00{i};{str(lat).replace('.', ',')};{str(lon).replace('.', ',')};{lat * 2!r}" for i, (lat, lon) in enumerate(LATLON)]
+def test_a_dirty_table_becomes_a_model_and_the_model_a_map(tessearth: Command, model: Path, tmp_path: Path) -> None:
+    rows = [
+        f"00{i};{str(lat).replace('.', ',')};{str(lon).replace('.', ',')};{lat * 2!r}"
+        for i, (lat, lon) in enumerate(LATLON)
+    ]
     rows[3], rows[7] = "003;;12,5;1", "007;91,5;2,5;1"
     (tmp_path / "dirty.csv").write_text("\n".join(["id;breite;laenge;height", *rows]), encoding="latin-1")
     where = ("--input", tmp_path / "dirty.csv", "--lat", "breite", "--lon", "laenge", "--coordinates", "comma")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tessearth.embedding import Embedder, describe_model
 from tessearth import save
+from tessearth.embedding import Embedder, describe_model
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, DataError
 from tessearth.zoo import build_baseline, load, load_base, weights_of_run

@@ -220,9 +220,7 @@ class Sightings(NamedTuple):
         return np.asarray(np.isfinite(self.latlon).all(1))
 
 
-def read_sightings(
-    path: str | PathLike[str], species: str = "species", reading: Reading = AS_USUAL
-) -> Sightings:
+def read_sightings(path: str | PathLike[str], species: str = "species", reading: Reading = AS_USUAL) -> Sightings:
     """Read an npz of iNaturalist's layout (with or without image scores), or a table with a column of species names."""
     if Path(path).suffix.lower() != ".npz":
         table = read_labelled(path, species, "classify", reading)

@@ -314,9 +314,7 @@ def evaluate(
         "data_dir": data_dir,
         "benchmark": benchmark,
     }
-    plan = build_plan(
-        names, splits, data_dir=data_dir, benchmark=benchmark, reading=how, skip_unknown=skip_unknown
-    )
+    plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark, reading=how, skip_unknown=skip_unknown)
     plan = plan._replace(skipped=(*unknown, *others, *plan.skipped))
     if not skip_unknown:
         _check_models(groups, chosen)

@@ -70,4 +70,6 @@ def _to_column(series: Any) -> pa.Array:
         return pa.array(series, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         missing = series.isna()
-        return pa.array([None if gone else str(value) for value, gone in zip(series, missing, strict=True)], pa.string())
+        return pa.array(
+            [None if gone else str(value) for value, gone in zip(series, missing, strict=True)], pa.string()
+        )

@@ -167,9 +167,7 @@ class _Columns(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_points(
-    path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] | None = None
-) -> Iterator[PointTable]:
+def open_points(path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] | None = None) -> Iterator[PointTable]:
     """Open a file of places in any format of `storage.formats` ("-" is standard input), or a table in memory.
 
     Places come from the columns named, from the geometry, or from the columns of the usual names. Every place is read
