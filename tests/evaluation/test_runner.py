@@ -556,7 +556,7 @@ def test_a_frame_is_the_users_task_whatever_its_columns_are_called(tmp_path: Pat
     frame.loc[::2, "zone"] = "b"
     frame.loc[0, "gps_lat"] = np.nan
     how: dict[str, Any] = {"lat": "gps_lat", "lon": "gps_lon", "references": False}
-    with pytest.raises(TableError, match="row 1: column 'gps_lat' is empty|row 1 is .nan"):
+    with pytest.raises(TableError, match=r"row 1.*gps_lat|row 1 is"):
         evaluate({"tiny": ENCODER}, frame, "random", "ridge", target="koppen", **how)
     results = evaluate({"tiny": ENCODER}, frame, "random", "ridge", target=["koppen", "zone"], on_bad="skip", **how)
     assert [(task.name, task.kind, task.rows) for task in results.tasks] == [

@@ -1,4 +1,4 @@
-"""Tables in memory as a `RawTable`: pandas, geopandas, polars, pyarrow, whatever gives an Arrow stream, columns by name."""
+"""Tables in memory as a `RawTable`: pandas, geopandas, polars, pyarrow, any Arrow stream, columns by name."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -200,7 +200,7 @@ class FineTuned:
         return np.asarray(values.reshape((*latlon.shape[:-1], *values.shape[1:])))
 
     def interval(self, points: Any, coverage: float = COVERAGE) -> tuple[Array, Array]:
-        """The lower and upper bounds of numbers, (...) each: split conformal, valid for places like the held-out ones."""
+        """The lower and upper bounds of numbers, (...) each: split conformal, for places like the held-out ones."""
         values, half = self.values(points), self.half_width(coverage)
         return values - half, values + half
 

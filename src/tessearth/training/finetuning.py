@@ -295,7 +295,7 @@ def _read_places(places: Any, reading: Reading) -> tuple[npt.NDArray[np.float64]
         latlon = as_latlon(places).reshape(-1, 2)
         return latlon, np.zeros(len(latlon), dtype=bool)
     latlon = np.array(places, dtype=np.float64).reshape(-1, 2)
-    return latlon, ~(np.abs(latlon) <= LARGEST_DEGREES).all(axis=1)
+    return latlon, np.asarray(~(np.abs(latlon) <= LARGEST_DEGREES).all(axis=1))
 
 
 def _split(labelled: Labelled, settings: FinetuneSettings, device: torch.device) -> tuple[_Part, _Part]:

@@ -43,7 +43,8 @@ def predict_map(
 ) -> tuple[int, int]:
     """Write a map of predictions in cells of `resolution` degrees; its rows and columns.
 
-    It covers `bbox` (west, south, east, north), a `region` by name, or the world. With `land`, cells off land (or south of 60 S) hold no value, which is NaN in every band.
+    It covers `bbox` (west, south, east, north), a `region` by name, or the world. With `land`, cells off land (or south
+    of 60 S) hold no value, which is NaN in every band.
     """
     path = Path(out)
     if path.suffix.lower() not in MAP_SUFFIXES:

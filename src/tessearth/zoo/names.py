@@ -80,7 +80,7 @@ def load_base(name: str) -> LocationEncoder:
 def weights_of_run(name: str) -> str:
     """The file of weights in the folder of a run; any other name as it is."""
     folder = Path(name)
-    if name in known_names() or not os.path.isdir(name):
+    if name in known_names() or not (os.path.exists(name) and folder.is_dir()):
         return name
     of_runs = [next((file for file in files if (folder / file).is_file()), None) for files in RUN_WEIGHTS]
     found = [file for file in of_runs if file]
