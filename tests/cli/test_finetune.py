@@ -1,5 +1,7 @@
 """`tessearth finetune` and `tessearth predict`."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -114,7 +116,7 @@ def test_a_dirty_table_becomes_a_model_and_the_model_a_map(tessearth: Command, m
         *("--coverage", 0.8, "--out", tmp_path / "map.tif"),
     )
     assert drawn.status == 0, drawn.err
-    assert "prediction, low, high (80%)" in drawn.out
+    assert "bands prediction, low, high (80%)" in drawn.out
     with rasterio.open(tmp_path / "map.tif") as file:
         assert file.bounds.left < 34.5
         assert file.bounds.right > 41
@@ -163,3 +165,20 @@ def test_every_setting_of_the_training_is_an_option() -> None:
     from tessearth.training.finetuning import FinetuneSettings
 
     assert {field.name for field in dataclasses.fields(FinetuneSettings)} == {*cli.LEARNING, "frozen"}
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    tessearth: Command, model: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tessearth.training.finetuning import _Finetuning
+
+    def interrupted(self: Any, *arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return step(self, *arguments)
+
+    step, out = _Finetuning._step, table.parent / "run"
+    monkeypatch.setattr(_Finetuning, "_step", interrupted)
+    done = tessearth("finetune", "--input", table, "--target", "double", "--model", model, "--out", out)
+    assert done.status == 130
+    assert f"stopped after epoch 0; the best so far is kept in {out} and can be used" in done.err
+    assert tessearth("predict", out, "--input", table, "--out", table.parent / "filled.csv").status == 0

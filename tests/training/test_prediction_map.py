@@ -30,7 +30,7 @@ def test_every_cell_is_what_the_model_says_there(numbers: FineTuned, tmp_path: P
     shape = predict_map(
         numbers, tmp_path / "map.tif", 0.025, bbox=BOX, coverage=0.8, progress=lambda *now: seen.append(now)
     )
-    assert shape == (408, 320)
+    assert shape == (408, 320, ("prediction", "low", "high"))
     assert seen[-1] == (4, 4)
     with rasterio.open(tmp_path / "map.tif") as file:
         assert file.crs.to_epsg() == 4326

@@ -101,7 +101,8 @@ def _print_result(tuned: "FineTuned", out: str) -> None:
     print(f"held-out {about['metric']}: {about['finetuned']:.4f} fine-tuned, after epoch {about['best_epoch']}")
     half = tuned.half_width_or_none(0.9)
     if half is not None:
-        print(f"90 % intervals: +-{half:.4g}, measured on held-out {about['held_out']}")
+        advice = "" if "blocks" in about["held_out"] else "; --block-degrees 10 measures them for regions without labels"
+        print(f"90 % intervals: +-{half:.4g}, measured on held-out {about['held_out']}{advice}")
     print(f"tessearth predict {out} --input FILE --out predicted.csv")
     print(f"tessearth predict {out} --region kenya --resolution 0.05 --out map.tif")
 
@@ -168,10 +169,9 @@ def _draw(
         raise ConfigError("say how fine the map is: --resolution DEGREES, such as 0.05")
     sides = None if bbox is None else _read_sides(bbox)
     with work_progress("predicting", "windows") as advance:
-        rows, columns = predict_map(tuned, out, resolution, bbox=sides, region=region, progress=advance, **given)
-    bounds = f", low, high ({given['coverage']:.0%})" if tuned.residuals is not None else ""
-    bands = "code, probability" if tuned.kind == "classify" else f"prediction{bounds}"
-    print(f"{out}: {rows:,} x {columns:,} cells; {bands}")
+        drawn = predict_map(tuned, out, resolution, bbox=sides, region=region, progress=advance, **given)
+    bounds = f" ({given['coverage']:.0%})" if "high" in drawn.bands else ""
+    print(f"{out}: {drawn.rows:,} x {drawn.columns:,} cells; bands {', '.join(drawn.bands)}{bounds}")
 
 
 def _read_sides(text: str) -> list[float]:

@@ -20,8 +20,10 @@ def table_name(table: Any) -> str:
 
 
 def is_frame(table: Any) -> bool:
-    """Whether something is a table in memory."""
-    return isinstance(table, Mapping) or hasattr(table, "columns") or hasattr(table, "__arrow_c_stream__")
+    """Whether something is a table in memory, and not one column."""
+    kind = type(table)  # to ask a lazy table for its columns is work
+    is_stream = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "dtype")
+    return isinstance(table, Mapping) or hasattr(kind, "columns") or is_stream
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -29,6 +29,14 @@ Progress = Callable[[int, int], None]
 """Called with the number of windows done and of all windows."""
 
 
+class Drawn(NamedTuple):
+    """A finished map."""
+
+    rows: int
+    columns: int
+    bands: tuple[str, ...]
+
+
 def predict_map(
     tuned: FineTuned,
     out: str | Path,
@@ -40,8 +48,8 @@ def predict_map(
     coverage: float = COVERAGE,
     overwrite: bool = False,
     progress: Progress = lambda done, total: None,
-) -> tuple[int, int]:
-    """Write a map of predictions in cells of `resolution` degrees; its rows and columns.
+) -> Drawn:
+    """Write a map of predictions in cells of `resolution` degrees.
 
     It covers `bbox` (west, south, east, north), a `region` by name, or the world. With `land`, cells off land (or south
     of 60 S) hold no value, which is NaN in every band.
@@ -67,7 +75,7 @@ def predict_map(
             kinds = rasterio.enums.Resampling
             file.build_overviews(factors, kinds.nearest if tuned.classes else kinds.average)
     _write_names(path, tuned.classes)
-    return grid.rows, grid.columns
+    return Drawn(grid.rows, grid.columns, names)
 
 
 def _lay_out(bbox: Sequence[float] | None, region: str | None, resolution: float, land: bool) -> RasterGrid:
