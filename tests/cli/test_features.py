@@ -102,8 +102,11 @@ def test_a_sheet_of_a_model_makes_no_sense(tessearth: Command) -> None:
     assert "--sheet draws the tiles of a feature store" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("done", "kept"), [(0, "nothing was computed yet"), (32, "the features of 32 places are kept in ")]
+)
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
-    tessearth: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch
+    tessearth: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch, done: int, kept: str
 ) -> None:
     from tessearth import imagery
 
@@ -112,8 +115,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(imagery, "build_store", interrupted)
-    for done, kept in ((0, "nothing was computed yet"), (32, "the features of 32 places are kept in ")):
-        outcome = tessearth("features", recipe, "--out", recipe.parent / "store")
-        assert outcome.status == 130
-        assert kept in outcome.err
-        assert "run the same command again to go on" in outcome.err
+    outcome = tessearth("features", recipe, "--out", recipe.parent / "store")
+    assert outcome.status == 130
+    assert kept in outcome.err
+    assert "run the same command again to go on" in outcome.err

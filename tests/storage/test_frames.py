@@ -13,7 +13,8 @@ from tessearth.errors import TableError
 from tessearth.storage import Reading, is_frame, open_points, read_labelled
 
 FRAME = pd.DataFrame(
-    {"lat": [1.5, 2.5, -3.0], "lon": [10.0, 20.0, 200.0], "id": ["01", "2", None], "mixed": [1, "b", 2.5]}, index=[7, 8, 9]
+    {"lat": [1.5, 2.5, -3.0], "lon": [10.0, 20.0, 200.0], "id": ["01", "2", None], "mixed": [1, "b", 2.5]},
+    index=[7, 8, 9],
 )
 
 

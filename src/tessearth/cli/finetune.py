@@ -101,7 +101,9 @@ def _print_result(tuned: "FineTuned", out: str) -> None:
     print(f"held-out {about['metric']}: {about['finetuned']:.4f} fine-tuned, after epoch {about['best_epoch']}")
     half = tuned.half_width_or_none(0.9)
     if half is not None:
-        advice = "" if "blocks" in about["held_out"] else "; --block-degrees 10 measures them for regions without labels"
+        advice = (
+            "" if "blocks" in about["held_out"] else "; --block-degrees 10 measures them for regions without labels"
+        )
         print(f"90 % intervals: +-{half:.4g}, measured on held-out {about['held_out']}{advice}")
     print(f"tessearth predict {out} --input FILE --out predicted.csv")
     print(f"tessearth predict {out} --region kenya --resolution 0.05 --out map.tif")
