@@ -118,6 +118,7 @@ def test_a_table_of_ones_own_is_read_as_encode_reads_it(tessearth: Command, tmp_
     done = tessearth(*common, "--coordinates", "comma", "--bad-rows", "skip", "--skip-unknown", "--no-references")
     assert done.status == 0, done.err
     assert "tessearth: skipped: model drect: there is no model named" in done.err
+    assert "odd.csv:height: 1 rows without a label or a place left out" in done.out
     assert {row.task for row in read_results(tmp_path / "o").scores} == {
         f"{tmp_path / 'odd.csv'}:height",
         f"{tmp_path / 'odd.csv'}:zone",

@@ -95,6 +95,10 @@ def evaluate(
             **dataclasses.asdict(reading),
         )
     _print_scores(results)
+    for task in results.tasks:
+        if "column" in task.about:
+            for note in task.notes:
+                print(f"{task.name}: {note}")
     for row in results.skipped:
         print(f"tessearth: skipped: {row.line()}", file=sys.stderr)
     for name in named:

@@ -307,6 +307,9 @@ def predict_table(
         raise TableError(f"{out} holds arrays, not a table: write .csv, .parquet or .gpkg")
     check_free(out, overwrite=overwrite)
     with open_points(table, reading) as points, open_writer(str(out), kind, points, added) as writer:
+        if points.bad_rows:
+            what = "are left out" if reading.on_bad == "skip" else "have no prediction"
+            warnings.warn(f"{points.bad_rows:,} rows without a usable place {what}", stacklevel=2)
         for batch in points.batches:
             writer.write(batch, _predicted(batch, added, tuned, half))
             done += len(batch.latlon)
