@@ -123,7 +123,7 @@ def test_a_dirty_table_becomes_a_model_and_the_model_a_map(tessearth: Command, m
         assert file.count == 3
     filled = tessearth("predict", tmp_path / "run", *where, "--bad-rows", "null", "--out", tmp_path / "filled.csv")
     assert filled.status == 0, filled.err
-    assert "2 rows without a usable place have no prediction" in filled.err
+    assert "120 rows; 2 without a usable place have no prediction" in filled.out
     lines = (tmp_path / "filled.csv").read_text().splitlines()
     assert lines[0] == "id;breite;laenge;height;prediction;low;high"
     assert lines[4] == "003;;12,5;1;;;"

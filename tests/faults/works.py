@@ -17,7 +17,7 @@ from tessearth.encoder.weights import load_weights, save
 from tessearth.imagery.building import build_store
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.sphere.sampling import sample_sphere
-from tessearth.storage.tables import ROWS_AT_ONCE
+from tessearth.storage.formats import ROWS_AT_ONCE
 from tessearth.training.finetuning import finetune
 from tessearth.training.loop import pretrain
 from tests.conftest import tiny_encoder

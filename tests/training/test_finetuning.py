@@ -221,7 +221,7 @@ def test_a_table_comes_back_with_its_predictions(folder: Path, tmp_path: Path, s
 
     tuned = load_finetuned(folder / "run")
     out = tmp_path / f"predictions{suffix}"
-    assert predict_table(tuned, str(folder / "mine.csv"), out) == 400
+    assert predict_table(tuned, str(folder / "mine.csv"), out) == (400, 0)
     read = {".csv": pyarrow.csv.read_csv, ".parquet": pyarrow.parquet.read_table}[suffix]
     table = read(out)
     assert table.column_names == ["lat", "lon", "band", "wave", "prediction", "probability"]

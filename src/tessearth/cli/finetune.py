@@ -157,8 +157,10 @@ def predict(
         _draw(tuned, out, region, bbox, resolution, land=land, **common)
         return
     with work_progress("predicting", "rows") as advance:
-        rows = predict_table(tuned, str(table), out, reading=reading, progress=advance, **common)
-    print(f"{out}: {rows:,} rows")
+        done = predict_table(tuned, str(table), out, reading=reading, progress=advance, **common)
+    what = "left out" if reading.on_bad == "skip" else "have no prediction"
+    bad = f"; {done.without_place:,} without a usable place {what}" if done.without_place else ""
+    print(f"{out}: {done.rows:,} rows{bad}")
 
 
 def _draw(

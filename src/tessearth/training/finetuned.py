@@ -286,6 +286,14 @@ Progress = Callable[[int, int | None], None]
 """Called with the rows done and their number in all, where the format gives it."""
 
 
+class Filled(NamedTuple):
+    """A table with predictions."""
+
+    rows: int
+    without_place: int
+    """Rows without a usable place: left out, or without a prediction."""
+
+
 def predict_table(
     tuned: FineTuned,
     table: str,
@@ -295,8 +303,8 @@ def predict_table(
     overwrite: bool = False,
     coverage: float = COVERAGE,
     progress: Progress | None = None,
-) -> int:
-    """Write a table again, in any format, with a column `prediction`; the row count.
+) -> Filled:
+    """Write a table again, in any format, with a column `prediction`.
 
     Classes come with `probability`, numbers with `low` and `high`, between which a share of `coverage` lies.
     """
@@ -307,15 +315,12 @@ def predict_table(
         raise TableError(f"{out} holds arrays, not a table: write .csv, .parquet or .gpkg")
     check_free(out, overwrite=overwrite)
     with open_points(table, reading) as points, open_writer(str(out), kind, points, added) as writer:
-        if points.bad_rows:
-            what = "are left out" if reading.on_bad == "skip" else "have no prediction"
-            warnings.warn(f"{points.bad_rows:,} rows without a usable place {what}", stacklevel=2)
         for batch in points.batches:
             writer.write(batch, _predicted(batch, added, tuned, half))
             done += len(batch.latlon)
             if progress is not None:
                 progress(done, points.total_rows)
-    return done
+    return Filled(done, points.bad_rows)
 
 
 def _prediction_schema(tuned: FineTuned, half: float | None) -> pa.Schema:
