@@ -67,7 +67,10 @@ def test_two_results_are_compared(tessearth: Command, tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "no folder": (("--models", "direct"), "Missing option '--out'"),
-    "no such model": (("--models", "dirct", "--out", "o", "--tasks", "{table}:height"), "no model can be evaluated"),
+    "no such model": (("--models", "dirct", "--out", "o", "--tasks", "{table}:height"), "did you mean 'direct'?"),
+    "no target": (("--models", "direct", "--out", "o", "--input", "{table}"), "go together"),
+    "no such column": (("--out", "o", "--input", "{table}", "--target", "heigth"), "did you mean 'height'?"),
+    "no such setting": (("--out", "o", "--set", "datadir=x"), "did you mean 'data_dir'?"),
     "no such task": (("--models", "direct", "--out", "o", "--tasks", "kopen"), "did you mean 'koppen'?"),
     "no such split": (("--out", "o", "--splits", "10dg"), "did you mean '10deg'?"),
     "no such probe": (("--out", "o", "--probes", "knnn"), "did you mean 'knn'?"),
@@ -87,3 +90,36 @@ def test_a_mistake_is_one_line(tessearth: Command, table: Path, monkeypatch: pyt
     assert outcome.err.startswith("tessearth: error: ")
     assert words in outcome.err
     assert not (table.parent / "o" / "results.json").exists()
+
+
+def test_a_table_of_ones_own_is_read_as_encode_reads_it(tessearth: Command, tmp_path: Path) -> None:
+    lines = [
+        f"{str(lat).replace('.', ',')};{str(lon).replace('.', ',')};{lat * 2!r};a{i % 2}"
+        for i, (lat, lon) in enumerate(PLACES.tolist())
+    ]
+    (tmp_path / "odd.csv").write_text("\n".join(["breite;laenge;height;zone", "x;1,5;1;a0", *lines]))
+    where = ("--input", tmp_path / "odd.csv", "--target", "height,zone", "--lat", "breite", "--lon", "laenge")
+    common = (
+        "evaluate",
+        *where,
+        "--models",
+        "direct,drect",
+        "--splits",
+        "random",
+        "--maps",
+        "none",
+        "--out",
+        tmp_path / "o",
+    )
+    assert "--bad-rows skip" in tessearth(*common, "--coordinates", "comma").err
+    unknown = tessearth(*common, "--coordinates", "comma", "--bad-rows", "skip")
+    assert "did you mean 'direct'?" in unknown.err
+    assert not (tmp_path / "o").exists()
+    done = tessearth(*common, "--coordinates", "comma", "--bad-rows", "skip", "--skip-unknown", "--no-references")
+    assert done.status == 0, done.err
+    assert "tessearth: skipped: model drect: there is no model named" in done.err
+    assert "odd.csv:height: 1 rows without a label or a place left out" in done.out
+    assert {row.task for row in read_results(tmp_path / "o").scores} == {
+        f"{tmp_path / 'odd.csv'}:height",
+        f"{tmp_path / 'odd.csv'}:zone",
+    }

@@ -1,6 +1,7 @@
 """`tessearth features` and `tessearth info STORE`."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +100,22 @@ def test_a_sheet_of_a_model_makes_no_sense(tessearth: Command) -> None:
     outcome = tessearth("info", "untrained", "--sheet", "x.png")
     assert outcome.status == 2
     assert "--sheet draws the tiles of a feature store" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("done", "kept"), [(0, "nothing was computed yet"), (32, "the features of 32 places are kept in ")]
+)
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    tessearth: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch, done: int, kept: str
+) -> None:
+    from tessearth import imagery
+
+    def interrupted(*_: object, progress: Callable[[int, int], None], **__: object) -> None:
+        progress(done, 60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(imagery, "build_store", interrupted)
+    outcome = tessearth("features", recipe, "--out", recipe.parent / "store")
+    assert outcome.status == 130
+    assert kept in outcome.err
+    assert "run the same command again to go on" in outcome.err

@@ -43,9 +43,7 @@ def priors(tables: Path) -> Path:
                 table=str(tables / table),
                 out=str(out),
                 model="cartesian3d",
-                epochs=25,
-                changes=["batch_size=256", "learning_rate=0.02"],
-                device="cpu",
+                changes=["epochs=25", "batch_size=256", "learning_rate=0.02", "device=cpu"],
             )
         assert f"{out}: 12 species from " in said.getvalue()
         assert ("(1 without a place left out)" in said.getvalue()) == (table == "train.npz")
@@ -154,3 +152,21 @@ def test_a_mistake_is_one_clear_line(tessearth: Command, priors: Path, tmp_path:
         assert words in outcome.err, arguments
         assert outcome.err.count("\n") == 1, outcome.err
         assert sorted(tmp_path.iterdir()) == before
+
+
+def test_sightings_are_read_as_encode_reads_a_table(tessearth: Command, priors: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(priors / "val.csv").head(300)
+    frame.loc[0, "lat"] = np.nan
+    frame.rename(columns={"lat": "gps_n", "lon": "gps_e"}).to_csv(tmp_path / "gps.csv", index=False, sep=";")
+    where = ("--input", tmp_path / "gps.csv", "--lat", "gps_n", "--lon", "gps_e", "--sep", ";")
+    scored = ("prior", "evaluate", priors / "train.csv.prior", *where, "--json")
+    refused = tessearth(*scored)
+    assert refused.status == 2
+    assert "--bad-rows skip" in refused.err
+    found = json.loads(tessearth(*scored, "--bad-rows", "skip").out)
+    assert (found["rows"], found["left_out"]) == (299, 1)
+    learn = ("prior", "fit", *where, "--model", "cartesian3d", "--epochs", 1, "--bad-rows", "skip")
+    learned = tessearth(*learn, "--out", tmp_path / "p.safetensors")
+    assert learned.status == 0, learned.err
+    assert "299 sightings (1 without a place or a species left out)" in learned.out
+    assert "add --overwrite" in tessearth(*learn, "--out", tmp_path / "p.safetensors").err

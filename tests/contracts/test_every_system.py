@@ -84,7 +84,7 @@ if __name__ == "__main__":
         tessearth.pretrain("recipe.toml", "run", store="store", progress=stop)
     except KeyboardInterrupt:
         pass
-    run("pretrain", "recipe.toml", "--store", "store", "--out", "run", "--resume")
+    run("pretrain", "--resume", "run")
     for suffix in ("tif", "zarr"):
         run("raster", "--model", "m", "--bbox", "0,0,20,10", "--resolution", 1, "--out", f"map.{suffix}")
     print("every job ended")

@@ -91,7 +91,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(mistake: str) -> None:
 
 def test_two_tasks_of_one_name_cannot_be_told_apart() -> None:
     plan = build_plan([number_task(), number_task()], ["random"])
-    assert [(row.task, row.reason) for row in plan.skipped] == [("height", "another task has this name")]
+    assert [(row.task, row.reason) for row in plan.skipped] == [("height", "two tasks are called 'height'")]
     assert len(plan.tasks) == 1
 
 

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
 from tessearth.embedding import cache as cache_module
 from tessearth.embedding.cache import EmbeddingCache, places_key
 from tessearth.embedding.embedder import Embedder
-from tessearth.errors import ConfigError, DataError, OutputError, TessearthError, UnknownNameError
+from tessearth.errors import ConfigError, DataError, OutputError, TableError, TessearthError, UnknownNameError
 from tessearth.evaluation import report, runner
 from tessearth.evaluation.plan import Split, build_plan, build_splits, check_draw, name_tasks, rows_within
 from tessearth.evaluation.probes import REFERENCES, build_probe
@@ -196,7 +198,8 @@ def test_what_cannot_be_evaluated_is_one_line_and_the_rest_runs(tmp_path: Path) 
         every=[f"name{i}" for i in range(ROWS)],
     )
     names = [f"{path}:{column}" for column in ("good", "one", "constant", "empty", "few", "once", "every", "nowhere")]
-    results = evaluate({"tiny": ENCODER, "wrong": "no/such/file.safetensors"}, [*names, "kopen"], ["random"])
+    models = {"tiny": ENCODER, "wrong": "no/such/file.safetensors"}
+    results = evaluate(models, [*names, "kopen"], ["random", "randm"], ["ridge", "rigde"], skip_unknown=True)
     said = reasons(results)
     expected = {
         "one": "every one of its 240 rows is of one class, 'same'; there is nothing to predict",
@@ -210,6 +213,9 @@ def test_what_cannot_be_evaluated_is_one_line_and_the_rest_runs(tmp_path: Path) 
         assert words in said[f"task {path}:{column}"]
     assert "there is no task named 'kopen'; did you mean 'koppen'?" in said["task kopen"]
     assert "no/such/file.safetensors" in said["model wrong"]
+    told = [row.reason for row in results.skipped if not row.where()]
+    assert any("'randm'" in reason for reason in told)
+    assert any("'rigde'" in reason for reason in told)
     assert all("\n" not in reason for reason in said.values())
     assert [task.name for task in results.tasks] == [f"{path}:good", f"{path}:once"]
     assert "1 of 3 classes seen once (rare)" in results.tasks[1].notes[0]
@@ -261,7 +267,10 @@ def test_few_labels_take_fewer_folds() -> None:
 
 def test_members_of_one_recipe_are_one_model() -> None:
     seeds = [tiny_encoder(seed=seed, dtype=torch.float32) for seed in range(3)]
-    results = evaluate({"tiny": [*seeds[:2], "no/file.safetensors", seeds[2]]}, [number_task()], ["random"])
+    members = [*seeds[:2], "no/file.safetensors", seeds[2]]
+    with pytest.raises(UnknownNameError, match="no/file"):
+        evaluate({"tiny": members}, [number_task()], ["random"])
+    results = evaluate({"tiny": members}, [number_task()], ["random"], skip_unknown=True)
     assert len(results.models[0].members) == 3
     assert [row.member for row in results.scores if row.model == "tiny"] == [0, 1, 2]
     assert len({member.fingerprint for member in results.models[0].members}) == 3
@@ -290,10 +299,10 @@ def test_nothing_to_run_is_one_error_and_earlier_results_stay(tmp_path: Path) ->
     evaluate({"tiny": ENCODER}, [number_task()], ["random"], out=out, maps=[])
     before = {path: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(DataError, match="no task can be evaluated: there is no task named 'kopen'") as told:
-        evaluate({"tiny": ENCODER}, ["kopen", "contry"], ["random"], out=out)
+        evaluate({"tiny": ENCODER}, ["kopen", "contry"], ["random"], out=out, skip_unknown=True)
     assert "(and 1 more)" in str(told.value)
     with pytest.raises(DataError, match=r"no model can be evaluated: .*nowhere"):
-        evaluate(["nowhere"], [number_task()], ["random"], out=out)
+        evaluate(["nowhere"], [number_task()], ["random"], out=out, skip_unknown=True)
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
@@ -325,6 +334,7 @@ def test_progress_counts_every_score_and_ends_at_the_total() -> None:
         [number_task(), class_task()],
         ["20deg"],
         probes=["ridge", "knn"],
+        skip_unknown=True,
         progress=lambda done, total, note="": seen.append((done, total)),
     )
     assert seen[-1] == (2 * 5 * 7, 2 * 5 * 7)  # two models by two probes, and three references
@@ -386,6 +396,13 @@ def test_continents_are_left_out_with_a_line_where_their_data_is_missing(monkeyp
         (["tiny"], {"maps": ["tinny"]}, "no model to draw is called 'tinny'; did you mean 'tiny'?"),
         (["tiny"], {"tasks": []}, "no task was named"),
         (["tiny"], {"tasks": ["range"]}, "say where they are with data_dir"),
+        (["untrained"], {"tasks": ["kopen"]}, "there is no task named 'kopen'; did you mean 'koppen'?"),
+        (["untrained"], {"tasks": "kopen"}, "there is no task named 'kopen'; did you mean 'koppen'?"),
+        (["untrained"], {"tasks": ["nowhere.csv:y"]}, "there is no such file"),
+        (["untrained"], {"tasks": {"lat": [1.0], "lon": [2.0], "y": [3.0]}}, "Give target=, one of lat, lon, y"),
+        (["untrained"], {"tasks": ["koppen"], "target": "y"}, "target names columns of a table"),
+        (["untrained"], {"onbad": "skip"}, "unknown setting onbad; did you mean 'on_bad'?"),
+        (["untraned"], {}, "nor such a file or folder; did you mean 'untrained'?"),
     ],
 )
 def test_a_mistake_in_the_call_is_one_line_before_any_work(
@@ -531,3 +548,24 @@ def test_missing_results_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: not a directory"):
         (tmp_path / "file").touch()
         read_results(tmp_path / "file" / "results.json")
+
+
+def test_a_frame_is_the_users_task_whatever_its_columns_are_called(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"gps_lat": PLACES[:, 0], "gps_lon": PLACES[:, 1], "koppen": PLACES[:, 0] * 2, "zone": "a"})
+    frame.loc[::2, "zone"] = "b"
+    frame.loc[0, "gps_lat"] = np.nan
+    how: dict[str, Any] = {"lat": "gps_lat", "lon": "gps_lon", "references": False}
+    with pytest.raises(TableError, match=r"row 1.*gps_lat|row 1 is"):
+        evaluate({"tiny": ENCODER}, frame, "random", "ridge", target="koppen", **how)
+    results = evaluate({"tiny": ENCODER}, frame, "random", "ridge", target=["koppen", "zone"], on_bad="skip", **how)
+    assert [(task.name, task.kind, task.rows) for task in results.tasks] == [
+        ("koppen", "regress", ROWS - 1),
+        ("zone", "classify", ROWS - 1),
+    ]
+    assert "1 rows without a label or a place left out" in results.tasks[0].notes[0]
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    for table in (tmp_path / "mine.csv", pa.table(frame)):
+        other = evaluate({"tiny": ENCODER}, table, "random", "ridge", target="koppen", on_bad="skip", **how)
+        assert other.scores[0].score == pytest.approx(results.scores[0].score, abs=1e-9)
+    named = evaluate({"tiny": ENCODER}, f"{tmp_path / 'mine.csv'}:koppen", "random", on_bad="skip", **how)
+    assert named.scores[0].score == pytest.approx(results.scores[0].score, abs=1e-9)

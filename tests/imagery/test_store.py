@@ -321,12 +321,24 @@ def test_a_store_of_another_recipe_is_left_alone(raster: Path, copy: Path, tmp_p
     assert content(copy) == before
 
     def stop(done: int, total: int) -> None:
-        raise Killed
+        if done:
+            raise Killed
 
     with pytest.raises(Killed):
         build(make_recipe(raster), tmp_path / "begun", progress=stop)
     with pytest.raises(DataError, match="is a store of another recipe"):
         build(make_recipe(raster, dtype="float32"), tmp_path / "begun")
+
+
+def test_what_failed_before_its_first_chunk_does_not_block_another_recipe(raster: Path, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        build(make_recipe(raster), tmp_path / "begun", progress=stop)
+    build(make_recipe(raster, dtype="float32"), tmp_path / "begun")
+    build(make_recipe(raster, dtype="float32"), tmp_path / "whole")
+    assert content(tmp_path / "begun") == content(tmp_path / "whole")
 
 
 def test_imagery_that_changed_meanwhile_is_noticed(raster: Path, tmp_path: Path) -> None:

@@ -6,7 +6,11 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import geopandas
 import numpy as np
+import pandas as pd
+import polars
+import pyarrow as pa
 import pytest
 import torch
 
@@ -230,7 +234,7 @@ def test_a_table_comes_back_with_its_predictions(folder: Path, tmp_path: Path, s
 
     tuned = load_finetuned(folder / "run")
     out = tmp_path / f"predictions{suffix}"
-    assert predict_table(tuned, str(folder / "mine.csv"), out) == 400
+    assert predict_table(tuned, str(folder / "mine.csv"), out) == (400, 0)
     read = {".csv": pyarrow.csv.read_csv, ".parquet": pyarrow.parquet.read_table}[suffix]
     table = read(out)
     assert table.column_names == ["lat", "lon", "band", "wave", "prediction", "probability"]
@@ -344,3 +348,85 @@ def test_what_starts_from_weights_starts_with_an_image_side_that_suits_them(stor
     assert started["distillation"] < 0.8 * fresh["distillation"]
     assert started["distillation"] < 1.05 * last["distillation"]
     assert started["contrastive"] < fresh["contrastive"]
+
+
+def frame_of(rows: int = 400) -> pd.DataFrame:
+    return pd.DataFrame({"gps_lat": LATLON[:rows, 0], "gps_lon": LATLON[:rows, 1], "wave": waves(LATLON)[:rows]})
+
+
+def test_a_frame_is_read_as_a_file_is(tmp_path: Path) -> None:
+    frame = frame_of()
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    where = {"lat": "gps_lat", "lon": "gps_lon"}
+    options = {"epochs": 1, "frozen": True, "device": "cpu"}
+    expected = finetune(encoder(), LATLON, waves(LATLON), **options).predict(ELSEWHERE)  # type: ignore[arg-type]
+    for table in (frame, tmp_path / "mine.csv", pa.table(frame), dict(frame), polars.from_pandas(frame).lazy()):
+        tuned = finetune(encoder(), table, "wave", **options, **where)  # type: ignore[arg-type]
+        np.testing.assert_allclose(tuned.predict(ELSEWHERE), expected, rtol=1e-5)
+    shapes = geopandas.GeoDataFrame(
+        frame[["wave"]], geometry=geopandas.points_from_xy(frame.gps_lon, frame.gps_lat, crs=4326)
+    ).to_crs(3857)
+    tuned = finetune(encoder(), shapes[np.abs(frame.gps_lat) < 80], "wave", **options)  # type: ignore[arg-type]
+    assert tuned.about["training_rows"] + tuned.about["validation_rows"] == int((np.abs(frame.gps_lat) < 80).sum())
+
+
+def test_rows_without_a_place_are_refused_or_left_out_and_counted(tmp_path: Path) -> None:
+    frame = frame_of()
+    frame.loc[:4, "gps_lat"] = np.nan
+    frame.loc[5, "wave"] = np.nan
+    where = {"lat": "gps_lat", "lon": "gps_lon", "epochs": 0, "device": "cpu"}
+    with pytest.raises(TableError, match=r"the DataFrame: 5 of 400 rows have no usable place.*on_bad"):
+        finetune(encoder(), frame, "wave", **where)
+    for on_bad in ("skip", "null"):
+        tuned = finetune(encoder(), frame, "wave", on_bad=on_bad, bad_file=str(tmp_path / "bad.csv"), **where)
+        assert tuned.about["dropped_rows"] == 6
+    assert len((tmp_path / "bad.csv").read_text().splitlines()) == 6
+    places = frame[["gps_lat", "gps_lon"]].to_numpy()
+    assert finetune(encoder(), places, frame.wave, on_bad="skip", epochs=0, device="cpu").about["dropped_rows"] == 6
+    assert finetune(encoder(), frame, frame.wave.to_numpy(), on_bad="skip", **where).about["dropped_rows"] == 6
+    with pytest.raises(ConfigError, match="on_bad is 'drop'"):
+        finetune(encoder(), frame, "wave", on_bad="drop", **where)
+    with pytest.raises(TableError, match="a ndarray is no table"):
+        finetune(encoder(), places, "wave", device="cpu")
+
+
+def test_intervals_hold_as_many_numbers_of_new_places_as_they_say(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(0, 20, 400)
+    tuned = tune(target=waves(LATLON) + noise, frozen=True, epochs=0, validation=0.5, out=tmp_path / "run")
+    truth = waves(ELSEWHERE) + np.random.default_rng(1).normal(0, 20, len(ELSEWHERE))
+    for model in (tuned, load_finetuned(tmp_path / "run")):
+        shares = []
+        for coverage in (0.5, 0.9):
+            low, high = model.interval(ELSEWHERE, coverage=coverage)
+            shares.append(float(np.mean((low <= truth) & (truth <= high))))
+        assert shares == pytest.approx([0.5, 0.9], abs=0.08)
+    with pytest.raises(DataError, match="held-out rows give intervals of at most"):
+        tuned.interval(ELSEWHERE, coverage=0.9999)
+    with pytest.raises(ConfigError, match="coverage is 90"):
+        tuned.interval(ELSEWHERE, coverage=90)
+    with pytest.raises(DataError, match="classes have probabilities"):
+        tune(target=bands(LATLON), epochs=0).interval(ELSEWHERE)
+
+
+def test_numbers_come_with_bounds_unless_the_model_is_an_old_one(tmp_path: Path) -> None:
+    tuned = tune(epochs=0, out=tmp_path / "run")
+    frame_of(20).rename(columns={"gps_lat": "lat", "gps_lon": "lon"}).to_csv(tmp_path / "new.csv", index=False)
+    predict_table(tuned, str(tmp_path / "new.csv"), tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found.columns)[-3:] == ["prediction", "low", "high"]
+    np.testing.assert_allclose(found.high - found.prediction, tuned.half_width(0.9), rtol=1e-4)
+    tuned.residuals = None
+    (tmp_path / "old").mkdir()
+    tuned.save(tmp_path / "old")
+    old = load_finetuned(tmp_path / "old")
+    with pytest.warns(UserWarning, match="there are no intervals: the model was made without them"):
+        predict_table(old, str(tmp_path / "new.csv"), tmp_path / "old.csv")
+    assert list(pd.read_csv(tmp_path / "old.csv").columns)[-1] == "prediction"
+
+
+def test_a_model_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
+    tune(epochs=0, out=tmp_path / "run")
+    with pytest.raises(OutputError, match="holds a fine-tuned model already; choose another --out, or add --overwrite"):
+        tune(epochs=0, out=tmp_path / "run")
+    tune(epochs=0, out=tmp_path / "run", target=bands(LATLON), overwrite=True)
+    assert load_finetuned(tmp_path / "run").kind == "classify"

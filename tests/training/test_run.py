@@ -216,7 +216,7 @@ def test_a_finished_run_is_resumed_to_itself_and_not_begun_again(finished: Path,
     shutil.copytree(finished, copy)
     assert train(copy, store, resume=True).steps == 20
     assert weights_of(copy) == weights_of(finished)
-    with pytest.raises(OutputError, match="holds a run; add --resume"):
+    with pytest.raises(OutputError, match="holds a run: tessearth pretrain --resume"):
         train(copy, store)
     with pytest.raises(ConfigError, match=r"run of another recipe: training\.seed is 7, there it is 0"):
         train(copy, store, toy_recipe(seed=7), resume=True)

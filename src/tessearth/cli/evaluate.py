@@ -1,17 +1,26 @@
 """`tessearth evaluate` scores embeddings task by task; `tessearth compare` says which differences count."""
 
+import dataclasses
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tessearth.cli import options
 from tessearth.cli.options import work_progress
+from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tessearth.evaluation import Results
+
+
+SETTINGS = (
+    *options.READING_SETTINGS,
+    *("lat", "lon", "geometry", "coordinates", "kind", "data_dir", "benchmark", "maps", "device"),
+)
+Command = options.with_settings(*SETTINGS)
 
 
 def evaluate(
@@ -24,63 +33,90 @@ def evaluate(
         ),
     ] = options.DEFAULT_MODEL,
     tasks: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="A,B,...",
             help="Task names or tables FILE:COLUMN[:classify|regress], with commas; 'embedded' and 'range' are groups.",
         ),
-    ] = "embedded",
+    ] = None,
+    table: options.OptionalInput = None,
+    target: options.Target = None,
+    bad_rows: options.BadRows = "error",
     splits: Annotated[
         str, typer.Option(metavar="A,B,...", help="random, random5, 2deg, 10deg, 20deg, few10, few100, few1000.")
     ] = "random,10deg",
     probes: Annotated[str, typer.Option(metavar="A,B,...", help="ridge, knn, mlp.")] = "ridge",
-    data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", help="The folder of the published csv files of range/...")
-    ] = None,
-    benchmark: Annotated[
-        str | None, typer.Option("--benchmark", metavar="FILE", help="Embedded labels prepared on another machine.")
-    ] = None,
     references: Annotated[
         bool, typer.Option(help="Score what coordinates alone give: majority, inverse distance, untrained network.")
     ] = True,
-    maps: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Labels of the models drawn on maps, or 'none' [default: the best]."),
-    ] = None,
-    device: options.Device = None,
+    skip_unknown: Annotated[
+        bool, typer.Option("--skip-unknown", help="Leave out unknown names and what cannot be loaded.")
+    ] = False,
     cache: options.Cache = True,
+    changes: options.Set = None,
 ) -> None:
     """Score models on tasks, with whole regions held out and three references for comparison.
 
     tessearth evaluate --models untrained,sphereM+,harmonics --out report
 
+    tessearth evaluate --models earth,runs/mine --input mine.csv --target yield,zone --bad-rows skip --out report
+
     tessearth evaluate --models "mine:run0.safetensors|run1.safetensors" --tasks mine.csv:yield:regress --out report
+
+    Without --tasks and --input these are the embedded tasks. An unknown name, or a model that cannot be loaded, is an
+    error before any work, unless --skip-unknown.
+
+    --set, and options of the same names, take lat, lon, geometry, coordinates, sep and encoding (of tables), kind (of
+    --target: classify or regress), data_dir (the folder of the published csv files of range/...), benchmark (a file of
+    embedded labels prepared on another machine), maps (labels of the models drawn, or none) and device.
     """
     from tessearth.evaluation import evaluate as run
     from tessearth.evaluation import split_names
 
-    named = split_names(models)
+    settings = options.take_settings(changes, *SETTINGS)
+    where = {name: settings[name] for name in ("lat", "lon", "geometry", "coordinates") if name in settings}
+    reading = options.reading(settings, bad_rows, **where)
+    named, maps = split_names(models), settings.get("maps")
     with work_progress("evaluating", "scores") as progress:
         results = run(
             named,
-            split_names(tasks),
+            _tasks(tasks, table, target, settings.get("kind"), reading),
             split_names(splits),
             split_names(probes),
             out=out,
+            skip_unknown=skip_unknown,
             references=references,
-            data_dir=data_dir,
-            benchmark=benchmark,
-            device=device,
+            data_dir=settings.get("data_dir"),
+            benchmark=settings.get("benchmark"),
+            device=settings.get("device"),
             cache=cache,
             maps=None if maps is None else [] if maps == "none" else split_names(maps),
             progress=progress,
+            **dataclasses.asdict(reading),
         )
     _print_scores(results)
+    for task in results.tasks:
+        if "column" in task.about:
+            for note in task.notes:
+                print(f"{task.name}: {note}")
     for row in results.skipped:
         print(f"tessearth: skipped: {row.line()}", file=sys.stderr)
     for name in named:
         options.warn_if_untrained(name)
     print(f"{out}: results.json, report.md, report.html; {len(results.scores):,} scores in {results.seconds:,.0f} s")
+
+
+def _tasks(names: str | None, table: str | None, target: str | None, kind: str | None, reading: Any) -> list[Any]:
+    """The tasks named and those of a user's table; the embedded ones where there are neither."""
+    from tessearth.evaluation import read_tasks, split_names
+
+    if (table is None) != (target is None):
+        raise ConfigError("--input FILE and --target COLUMN (with commas: several) go together")
+    if kind not in (None, "classify", "regress"):
+        raise ConfigError(f"kind is {kind!r}; it must be classify or regress")
+    own = [] if table is None or target is None else read_tasks(table, split_names(target), kind, reading)  # type: ignore[arg-type]
+    listed = split_names(names) if names is not None else [] if own else ["embedded"]
+    return [*listed, *own]
 
 
 def compare(

@@ -25,7 +25,18 @@ def features(
     from tessearth.imagery import build_store, load_recipe
 
     loaded, chosen = load_recipe(recipe), find_device(device)
+    done = 0
+
+    def report(finished: int, total: int) -> None:
+        nonlocal done
+        done = finished
+        progress(finished, total)
+
     with work_progress("computing features") as progress:
-        store = build_store(loaded, out, device=chosen, readers=readers, processes=processes, progress=progress)
+        try:
+            store = build_store(loaded, out, device=chosen, readers=readers, processes=processes, progress=report)
+        except KeyboardInterrupt:
+            kept = f"the features of {done:,} places are kept in {out}" if done else "nothing was computed yet"
+            raise KeyboardInterrupt(f"{kept}; run the same command again to go on") from None
     shape = f"{len(store.latlon):,} places x {store.manifest['views']} views x {store.manifest['width']:,} features"
     print(f"{out}: {shape}, {store.features.nbytes / 1e6:,.0f} MB; tessearth info {out} describes it")

@@ -70,6 +70,9 @@ Dims = Annotated[
     int | None,
     typer.Option("--dims", metavar="N", help="Keep the first N numbers, at unit length [default: all; 64 in a map]."),
 ]
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="COLUMN", help="The column of a table that is learned.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N [default: a GPU when there is one].")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Arithmetic of the model: float32, float64, bfloat16 or float16.")
@@ -137,6 +140,8 @@ def with_settings(*names: str, degrees: bool = False) -> type[typer.core.TyperCo
     """
 
     class SettingsCommand(typer.core.TyperCommand):
+        settings = names
+
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             """Rewrite `--name value` as `--set name=value`, and the hyphen of negative degrees as a minus sign."""
             rest, rewritten = iter(args), []

@@ -24,39 +24,52 @@ PriorArgument = Annotated[str, typer.Argument(metavar="PRIOR", help="A file that
 SpeciesColumn = Annotated[str, typer.Option("--column", help="The column of species names in a csv or Parquet table.")]
 
 
-@app.command("fit")
+LEARNING = ("epochs", "batch_size", "learning_rate", "positive_weight", "seed")
+FIT_SETTINGS = (*options.READING_SETTINGS, *LEARNING, "classes", "device")
+EVALUATE_SETTINGS = (*options.READING_SETTINGS, "device")
+
+
+@app.command("fit", cls=options.with_settings(*FIT_SETTINGS))
 def fit(
     table: options.Input,
     out: options.Out,
     model: options.Model = options.DEFAULT_MODEL,
     column: SpeciesColumn = "species",
-    classes: Annotated[
-        int | None, typer.Option(help="The number of species of an npz [default: its highest code plus one].")
-    ] = None,
-    epochs: options.Epochs = 50,
+    lat: options.Lat = None,
+    lon: options.Lon = None,
+    geometry: options.Geometry = "point",
+    coordinates: options.Coordinates = "degrees",
+    bad_rows: options.BadRows = "error",
+    overwrite: options.Overwrite = False,
     changes: options.Set = None,
-    device: options.Device = None,
 ) -> None:
     """Fit P(species | place) to sightings by the iNaturalist-2018 protocol.
 
+    tessearth prior fit --input birds.csv --lat decimalLatitude --lon decimalLongitude --out birds.safetensors
+
     tessearth prior fit --model earth --input inat2018_train.npz --out inat.safetensors
 
-    Sightings are a table with a species column, or iNaturalist-2018's npz. --set takes batch_size, learning_rate,
-    positive_weight (of the species seen, against each of the others) and seed.
+    Sightings are a table with a species column, or iNaturalist-2018's npz. --set, and options of the same names, take
+    epochs, batch_size, learning_rate, positive_weight (of the species seen, against each of the others), seed, classes
+    (the number of species of an npz, when not its highest code plus one), device, and sep and encoding of a csv.
     """
     from tessearth.embedding import Embedder
     from tessearth.evaluation import PriorSettings, fit_prior, read_sightings, save_prior
     from tessearth.settings import from_plain, read_value
+    from tessearth.storage import check_free
 
-    given = {name: read_value(text) for name, text in options.split_settings(changes).items()}
-    settings = from_plain(PriorSettings, {"epochs": epochs} | given)
-    sightings = read_sightings(table, column)
+    given = options.take_settings(changes, *FIT_SETTINGS)
+    values = {name: read_value(given[name]) for name in LEARNING if name in given}
+    settings = from_plain(PriorSettings, values)
+    check_free(out, overwrite=overwrite)
+    where = {"lat": lat, "lon": lon, "geometry": geometry, "coordinates": coordinates}
+    sightings = read_sightings(table, column, options.reading(given, bad_rows, **where))
     known = sightings.known
     if not known.any():
         raise DataError(f"{table}: none of its {len(known)} sightings has a place")
-    embedder = Embedder(model, device=device)
+    embedder = Embedder(model, device=given.get("device"))
     embeddings = embed_with_progress(embedder, sightings.latlon[known], "embedding sightings")
-    count = classes or len(sightings.names) or int(sightings.classes.max()) + 1
+    count = _read_count(given.get("classes")) or len(sightings.names) or int(sightings.classes.max()) + 1
     losses: list[float] = []
     with work_progress("fitting", "epochs") as advance:
 
@@ -67,34 +80,51 @@ def fit(
         codes = sightings.classes[known]
         prior = fit_prior(embeddings, codes, count, settings, device=embedder.device, on_epoch=on_epoch)
     save_prior(prior, out, names=sightings.names, model=model, fingerprint=embedder.fingerprint())
-    left_out = f" ({int((~known).sum()):,} without a place left out)" if not known.all() else ""
+    missing = int((~known).sum()) + sightings.dropped
+    left_out = f" ({missing:,} without a place{' or a species' * bool(sightings.dropped)} left out)" if missing else ""
     print(f"{out}: {count:,} species from {int(known.sum()):,} sightings{left_out}, loss {losses[-1]:.4g}")
     options.warn_if_untrained(model)
 
 
-@app.command("evaluate")
+def _read_count(text: str | None) -> int | None:
+    if text is not None and not text.isdecimal():
+        raise ConfigError(f"classes is {text!r}; it must be a number of species")
+    return None if text is None else int(text)
+
+
+@app.command("evaluate", cls=options.with_settings(*EVALUATE_SETTINGS))
 def evaluate(
     prior: PriorArgument,
     table: options.Input,
     model: options.OptionalModel = None,
     column: SpeciesColumn = "species",
-    device: options.Device = None,
+    lat: options.Lat = None,
+    lon: options.Lon = None,
+    geometry: options.Geometry = "point",
+    coordinates: options.Coordinates = "degrees",
+    bad_rows: options.BadRows = "error",
     as_json: options.Json = False,
+    changes: options.Set = None,
 ) -> None:
     """Score a prior: how often the right species is among the best 1, 3, 5 and 10, by image, and by image and place.
 
     tessearth prior evaluate birds.safetensors --input others.csv
 
     An npz with image scores (`prediction`) is scored both ways; any other table by place alone. Without --model, the
-    model is opened where it was at the fit.
+    model is opened where it was at the fit. --set, and options of the same names, take device, and sep and encoding of
+    a csv.
     """
     from tessearth.evaluation import load_prior, read_sightings, score_sightings
 
-    saved, sightings = load_prior(prior), read_sightings(table, column)
-    embedder = _embedder(saved, model, device)
+    given = options.take_settings(changes, *EVALUATE_SETTINGS)
+    where = {"lat": lat, "lon": lon, "geometry": geometry, "coordinates": coordinates}
+    saved = load_prior(prior)
+    sightings = read_sightings(table, column, options.reading(given, bad_rows, **where))
+    embedder = _embedder(saved, model, given.get("device"))
     with work_progress("scoring", "rows") as advance:
         found = score_sightings(saved, sightings, embedder, advance)
-    result: dict[str, Any] = {"rows": found.rows, "left_out": len(sightings.classes) - found.rows}
+    left_out = len(sightings.classes) - found.rows + sightings.dropped
+    result: dict[str, Any] = {"rows": found.rows, "left_out": left_out}
     if sightings.has_scores:
         result["image"] = {f"top{k}": share for k, share in found.image.items()}
     both = "image_and_place" if sightings.has_scores else "place"

@@ -31,6 +31,7 @@ from tessearth.zoo import (
     locate,
     parse_name,
     read_provenance,
+    weights_of_run,
 )
 
 SAMPLE_PLACES = 4096
@@ -69,6 +70,7 @@ def _describe_base(name: str) -> dict[str, Any]:
     if name in MODELS:
         card = MODELS[name]
         return _describe_voronoi(name, load(name), {"summary": card.summary, "trained": card.trained})
+    name = weights_of_run(name)
     encoder = load_base(name)
     if encoder.sites() is None:
         return _describe_baseline(name, encoder)

@@ -39,3 +39,4 @@ from tessearth.evaluation.tasks import Split as Split
 from tessearth.evaluation.tasks import Task as Task
 from tessearth.evaluation.tasks import check_task as check_task
 from tessearth.evaluation.tasks import load_task as load_task
+from tessearth.evaluation.tasks import read_tasks as read_tasks

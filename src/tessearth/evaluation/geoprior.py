@@ -24,7 +24,7 @@ from torch import Tensor
 from tessearth.embedding import Embedder
 from tessearth.errors import ConfigError, CoordinateError, DataError, UnknownNameError, WeightsError
 from tessearth.sphere import check_latlon
-from tessearth.storage import read_labelled, read_npz, read_sealed_tensors, seal_tensors, write_bytes
+from tessearth.storage import AS_USUAL, Reading, read_labelled, read_npz, read_sealed_tensors, seal_tensors, write_bytes
 
 Array = npt.NDArray[Any]
 Codes = npt.NDArray[np.int64]
@@ -211,6 +211,8 @@ class Sightings(NamedTuple):
     """Their file."""
     has_scores: bool = False
     """Whether the file also holds image scores."""
+    dropped: int = 0
+    """How many rows of a table have no species or no usable place and are left out."""
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -218,11 +220,11 @@ class Sightings(NamedTuple):
         return np.asarray(np.isfinite(self.latlon).all(1))
 
 
-def read_sightings(path: str | PathLike[str], species: str = "species") -> Sightings:
+def read_sightings(path: str | PathLike[str], species: str = "species", reading: Reading = AS_USUAL) -> Sightings:
     """Read an npz of iNaturalist's layout (with or without image scores), or a table with a column of species names."""
     if Path(path).suffix.lower() != ".npz":
-        table = read_labelled(path, species, "classify")
-        return Sightings(table.latlon, table.target, table.classes, str(path))
+        table = read_labelled(path, species, "classify", reading)
+        return Sightings(table.latlon, table.target, table.classes, str(path), dropped=table.dropped)
     arrays, with_scores = _read_arrays(path)
     lat, lon, classes = arrays["lat"], arrays["lon"], arrays["classes"]
     if not lat.shape == lon.shape == classes.shape or lat.ndim != 1:

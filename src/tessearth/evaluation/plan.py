@@ -14,19 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.embedding import Embedder, EmbeddingCache, places_key
-from tessearth.errors import ConfigError, DataError, TessearthError
+from tessearth.errors import ConfigError, DataError, TableError, TessearthError, UnknownNameError
 from tessearth.evaluation.probes import METRICS
 from tessearth.evaluation.results import Skipped, TaskCard
 from tessearth.evaluation.tasks import Rows, Split, Task, available_files, check_task, load_task
 from tessearth.labels import LABELS
 from tessearth.settings import Registry
 from tessearth.sphere import as_places
+from tessearth.storage import AS_USUAL, Reading
 
 RANGE_SEEDS = (42, 43, 44, 45, 46)
 """The seeds of the published protocol: the first alone, or the mean over all."""
 TEST_SHARE = 0.2
 FIXED = "fixed"
 """The name of the split of a task that brings its own."""
+WRONG_NAMES = (ConfigError, TableError, UnknownNameError)
+"""Errors about the name of a task; others are about its data."""
 FEW = "few"
 """How the names of splits begin that leave too few labels for the protocol's folds."""
 
@@ -172,11 +175,17 @@ def build_plan(
     *,
     data_dir: Path | str | None = None,
     benchmark: Path | str | None = None,
+    reading: Reading = AS_USUAL,
+    skip_unknown: bool = True,
 ) -> Plan:
-    """Load tasks and draw their splits; what fails is noted and left out."""
+    """Load tasks and draw their splits; a task that cannot be evaluated is noted and left out.
+
+    An unknown task, or a table that cannot be read, is an error unless `skip_unknown`.
+    """
     for split in splits:
-        SPLITS[split]  # an unknown split is a slip of the pen, not a property of some task
-    loaded, skipped = _load_tasks(tasks, data_dir, benchmark)
+        SPLITS[split]
+    load = partial(load_task, data_dir=data_dir, benchmark=benchmark, reading=reading)
+    loaded, skipped = _load_tasks(tasks, load, skip_unknown)
     draws: list[Draw] = []
     for together in _gather(loaded):
         drawn, failed = _draw(together, splits)
@@ -198,7 +207,7 @@ def build_plan(
 
 def name_tasks(tasks: Iterable[str | Task] | None, data_dir: Path | str | None = None) -> list[str | Task]:
     """Tasks, each name once; None are the embedded ones, and "embedded" and "range" (those found) stand for several."""
-    listed = [tasks] if isinstance(tasks, str | Task) else list(["embedded"] if tasks is None else tasks)
+    listed = as_names(["embedded"] if tasks is None else tasks)
     if not listed:
         raise ConfigError("no task was named; there must be at least one")
     if "range" in [task for task in listed if isinstance(task, str)] and data_dir is None:
@@ -208,6 +217,11 @@ def name_tasks(tasks: Iterable[str | Task] | None, data_dir: Path | str | None =
         names = list(LABELS) if task == "embedded" else available_files(str(data_dir)) if task == "range" else [task]
         named += [name for name in names if isinstance(name, Task) or name not in named]
     return named
+
+
+def as_names(names: Any) -> list[Any]:
+    """Several names, or one that stands alone."""
+    return [names] if isinstance(names, str | Task) else list(names)
 
 
 def check_draw(task: Task, rows: Split) -> str | None:
@@ -223,7 +237,7 @@ def check_draw(task: Task, rows: Split) -> str | None:
 
 
 def _load_tasks(
-    tasks: Iterable[str | Task], data_dir: Path | str | None, benchmark: Path | str | None
+    tasks: Iterable[str | Task], load: Callable[[str], Task], skip_unknown: bool
 ) -> tuple[list[Task], list[Skipped]]:
     loaded: dict[str, Task] = {}
     skipped = []
@@ -231,12 +245,11 @@ def _load_tasks(
         name = task.name if isinstance(task, Task) else task
         try:
             if name in loaded:
-                raise ConfigError("another task has this name")
-            found = (
-                check_task(task) if isinstance(task, Task) else load_task(name, data_dir=data_dir, benchmark=benchmark)
-            )
-            loaded[name] = found
+                raise ConfigError(f"two tasks are called {name!r}")
+            loaded[name] = check_task(task) if isinstance(task, Task) else load(name)
         except TessearthError as error:
+            if isinstance(error, WRONG_NAMES) and not skip_unknown:
+                raise
             skipped.append(Skipped(task=name, reason=str(error)))
     return list(loaded.values()), skipped
 

@@ -1,8 +1,8 @@
 """`evaluate`: every model on every task and split, next to references that know the coordinates alone.
 
 Each distinct set of places is embedded once per model and kept in the cache; regressions at the same places are solved
-together. What cannot run (an unknown task, one class, a constant target, a model that cannot be read) is one line of
-the results, and everything else runs.
+together. A task that cannot be evaluated (one class, a constant target) is one line of the results, and everything else
+runs; an unknown name is an error before any work.
 """
 
 import contextlib
@@ -21,7 +21,17 @@ import torch
 from tessearth.devices import find_device
 from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
-from tessearth.evaluation.plan import Draw, Plan, build_plan, embed_places, find_embeddings, name_tasks, task_card
+from tessearth.evaluation.plan import (
+    SPLITS,
+    Draw,
+    Plan,
+    as_names,
+    build_plan,
+    embed_places,
+    find_embeddings,
+    name_tasks,
+    task_card,
+)
 from tessearth.evaluation.probes import (
     PROBES,
     REFERENCES,
@@ -48,10 +58,10 @@ from tessearth.evaluation.results import (
     to_json,
     write_results,
 )
-from tessearth.evaluation.tasks import Task
+from tessearth.evaluation.tasks import Task, read_tasks
 from tessearth.labels import country_continents, prepare_labels
-from tessearth.settings import did_you_mean
-from tessearth.storage import locked_folder, side_by_side
+from tessearth.settings import Kind, did_you_mean, from_plain
+from tessearth.storage import Reading, is_frame, locked_folder, side_by_side
 from tessearth.version import __version__
 
 
@@ -189,30 +199,41 @@ SIDE_BY_SIDE = frozenset(("ridge", "knn"))
 
 def evaluate(
     models: Any,
-    tasks: Iterable[str | Task] | None = None,
-    splits: Sequence[str] = DEFAULT_SPLITS,
-    probes: Sequence[str] = DEFAULT_PROBES,
+    tasks: Any = None,
+    splits: str | Sequence[str] = DEFAULT_SPLITS,
+    probes: str | Sequence[str] = DEFAULT_PROBES,
     *,
+    target: str | Sequence[str] | None = None,
+    kind: Kind | None = None,
+    skip_unknown: bool = False,
     out: str | PathLike[str] | None = None,
     references: bool = True,
     data_dir: Path | str | None = None,
     benchmark: Path | str | None = None,
     device: str | torch.device | None = None,
     cache: bool = True,
-    maps: Sequence[str] | None = None,
+    maps: str | Sequence[str] | None = None,
     progress: Progress | None = None,
+    **reading: Any,
 ) -> Results:
     """Score models on tasks; with `out`, a folder gets results.json, report.md, report.html and the maps.
 
+        evaluate("earth", frame, target="yield")
+        evaluate(["earth", "sphereM+"], ["koppen", "mine.csv:zone:classify"], "10deg")
+
     `models` are names or encoders, "label:member|member" for several of one recipe, or a mapping of labels to those.
-    `tasks` are names (default: the nine embedded ones; "range" stands for all published files found) or `Task`s;
-    `benchmark` is a file of the embedded labels made elsewhere, `data_dir` the folder of the published csv files.
-    `maps` are the labels of the models to draw (default: the best one; an empty list draws none).
+    `tasks` are names (default: the nine embedded ones; "range" stands for all published files found), `Task`s, or a
+    table, a frame or a file, whose columns `target` are learned; `reading` is how its places are read (lat, lon,
+    on_bad and other fields of `storage.Reading`). `benchmark` is a file of the embedded labels made elsewhere,
+    `data_dir` the folder of the published csv files. `maps` are the labels of the models to draw (default: the best
+    one; an empty list draws none). What is unknown or cannot be loaded is an error, or left out with `skip_unknown`.
     """
     compared = tuple(REFERENCES) if references else ()
-    groups, names = read_models(models, compared), name_tasks(tasks, data_dir)
-    for name in probes:
-        PROBES[name]  # an unknown probe is refused before any work
+    groups, how = read_models(models, compared), from_plain(Reading, reading)
+    names = name_tasks(_own_tasks(tasks, target, kind, how), data_dir)
+    splits, unknown = _known(as_names(splits), SPLITS, skip_unknown)
+    probes, others = _known(as_names(probes), PROBES, skip_unknown)
+    maps = maps if maps is None else as_names(maps)
     labels = [*(group.label for group in groups), *compared]
     for label in maps or ():
         if label not in labels:
@@ -227,9 +248,12 @@ def evaluate(
         "data_dir": data_dir,
         "benchmark": benchmark,
     }
+    plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark, reading=how, skip_unknown=skip_unknown)
+    plan = plan._replace(skipped=(*unknown, *others, *plan.skipped))
+    if not skip_unknown:
+        _check_models(groups, chosen)
     busy = ConfigError(f"another evaluation is writing to {out}; choose another folder")
     with contextlib.nullcontext() if out is None else locked_folder(Path(out), busy=busy):
-        plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark)
         runner = Runner(plan, probes, chosen, EmbeddingCache() if cache else None)
         results, predictions = runner.run(groups, compared, to_json(arguments), progress or (lambda *_: None))
         if out is not None:
@@ -238,6 +262,41 @@ def evaluate(
             write_results(results, Path(out) / FILE_NAME)
             write_report(results, Path(out), predictions, maps)
     return results
+
+
+def _own_tasks(tasks: Any, target: str | Sequence[str] | None, kind: Kind | None, reading: Reading) -> Any:
+    """The tasks, or those of the table that stands in their place."""
+    if target is not None:
+        if tasks is None or isinstance(tasks, list | tuple | Task):
+            raise ConfigError("target names columns of a table: give the file or the frame as tasks")
+        return read_tasks(tasks, target, kind, reading)
+    if is_frame(tasks):
+        columns = ", ".join(map(str, getattr(tasks, "columns", tasks)))
+        raise ConfigError(f"which column of the table is learned? Give target=, one of {columns}")
+    return tasks
+
+
+def _known(names: Sequence[str], registry: Mapping[str, Any], skip: bool) -> tuple[list[str], list[Skipped]]:
+    """The names that are known, and the others as skipped; without `skip` an unknown one is an error."""
+    known, skipped = [], []
+    for name in names:
+        try:
+            registry[name]
+            known.append(name)
+        except UnknownNameError as error:
+            if not skip:
+                raise
+            skipped.append(Skipped(reason=str(error)))
+    if not known:
+        raise ConfigError(skipped[0].reason if skipped else "no split or no probe was named; give at least one")
+    return known, skipped
+
+
+def _check_models(groups: Sequence[ModelGroup], device: torch.device) -> None:
+    """Load every model that has a name once, so that one that cannot be read is an error before any work."""
+    for member in (member for group in groups for member in group.members):
+        if isinstance(member, str | PathLike):
+            Embedder(member, device=device)
 
 
 class Runner:

@@ -6,9 +6,10 @@ cannot be evaluated is one TessearthError from `load_task`, so that a run can na
 """
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +22,7 @@ from tessearth.labels import LABELS, LabelTable, country_names, load_benchmark, 
 from tessearth.ridge import CLASSIFIER_FOLDS, REGRESSION_FOLDS
 from tessearth.settings import Kind, did_you_mean
 from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, sample_sphere, xyz_to_latlon
-from tessearth.storage import PANDAS_BLANK, Labelled, Reading, column_names, read_labelled
+from tessearth.storage import AS_USUAL, PANDAS_BLANK, Labelled, Reading, column_names, read_labelled
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -110,10 +111,17 @@ TASKS: tuple[str, ...] = (*LABELS, *FILE_TASKS, f"{ERA5}<variable>", f"{CHECKERB
 """The names of tasks; words in angle brackets stand for a user's."""
 
 
-def load_task(name: str, *, data_dir: Path | str | None = None, benchmark: Path | str | None = None) -> Task:
+def load_task(
+    name: str,
+    *,
+    data_dir: Path | str | None = None,
+    benchmark: Path | str | None = None,
+    reading: Reading = AS_USUAL,
+) -> Task:
     """A task by name, checked (`check_task`).
 
-    `data_dir` holds the published csv files; `benchmark` is a prepared file of the embedded labels made elsewhere.
+    `data_dir` holds the published csv files; `benchmark` is a prepared file of the embedded labels made elsewhere;
+    `reading` is how the places of a user's table are read.
     """
     if name in LABELS:
         return check_task(_embedded(name, str(benchmark) if benchmark else None))
@@ -122,7 +130,8 @@ def load_task(name: str, *, data_dir: Path | str | None = None, benchmark: Path 
     if name.startswith(CHECKERBOARD):
         return check_task(_checkerboard(name))
     if ":" in name and not name.startswith(RANGE):
-        return check_task(_own_table(name))
+        path, column, kind = _parse_own(name)
+        return check_task(_of_table(name, path, column, kind, reading))
     raise UnknownNameError(f"there is no task named {name!r}{did_you_mean(name, TASKS)}")
 
 
@@ -278,18 +287,27 @@ def _checkerboard(name: str) -> Task:
     )
 
 
-def _own_table(name: str) -> Task:
-    """A table named as path:column or path:column:kind."""
-    path, column, kind = _parse_own(name)
-    table = read_labelled(path, column, kind)
+def read_tasks(
+    table: Any, targets: str | Sequence[str], kind: Kind | None = None, reading: Reading = AS_USUAL
+) -> list[Task]:
+    """One task for each target column of a user's table, a file or a frame."""
+    columns = [targets] if isinstance(targets, str) else list(targets)
+    where = f"{table}:" if isinstance(table, str | PathLike) else ""
+    return [_of_table(f"{where}{column}", table, column, kind, reading) for column in columns]
+
+
+def _of_table(name: str, table: Any, column: str, kind: Kind | None, reading: Reading) -> Task:
+    """A column of a user's table."""
+    found = read_labelled(table, column, kind, reading)
+    file = [Path(table).name] if isinstance(table, str | PathLike) else []
     return Task(
         name=name,
-        kind=table.kind,
-        latlon=table.latlon,
-        target=table.target,
-        classes=table.classes,
-        notes=(f"{table.dropped} rows without a label left out",) if table.dropped else (),
-        about={"files": [Path(path).name], "column": column},
+        kind=found.kind,
+        latlon=found.latlon,
+        target=found.target,
+        classes=found.classes,
+        notes=(f"{found.dropped} rows without a label or a place left out",) if found.dropped else (),
+        about={"files": file, "column": column},
     )
 
 

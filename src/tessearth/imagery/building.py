@@ -7,6 +7,7 @@ a chunk's bytes do not depend on when or how often the run was interrupted.
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from tessearth.imagery.store import (
     FEATURES,
     FORMAT,
     FORMAT_VERSION,
+    MANIFEST,
     FeatureStore,
     Places,
     feature_shape,
@@ -96,6 +98,7 @@ def build_store(
         if _is_finished(recipe, path):  # by another process, a moment ago
             return FeatureStore(path)
         remove_unfinished(path, path / ENCODERS)
+        _forget_beginning(recipe, path)
         sources = [build_source(each) for each in recipe.sources]
         places = build_places(recipe.places, sources[0], recipe.sources[0].kind)
         encoders = [
@@ -126,8 +129,8 @@ def build_store(
 
 
 def _is_finished(recipe: FeatureRecipe, path: Path) -> bool:
-    """Whether there is a finished store; one of another recipe or table, finished or not, is refused."""
-    if not is_store(path):
+    """Whether there is a finished store; one of another recipe or table is refused as soon as it has a chunk."""
+    if not is_store(path) or not _has_chunks(path):
         return False
     manifest = read_manifest(path)
     if manifest["recipe_sha256"] != recipe.sha256():
@@ -138,6 +141,19 @@ def _is_finished(recipe: FeatureRecipe, path: Path) -> bool:
             f"{path} is a store of other rows than {table} has now; choose another --out, or remove it first"
         )
     return bool(manifest["complete"])
+
+
+def _has_chunks(path: Path) -> bool:
+    """Whether a store holds work that would be lost."""
+    return bool(read_manifest(path)["complete"]) or (path / JOURNAL).exists()
+
+
+def _forget_beginning(recipe: FeatureRecipe, path: Path) -> None:
+    """Remove what another recipe left that failed before its first chunk."""
+    if is_store(path) and not _has_chunks(path) and read_manifest(path)["recipe_sha256"] != recipe.sha256():
+        shutil.rmtree(path / ENCODERS, ignore_errors=True)
+        for name in (FEATURES, MANIFEST):
+            (path / name).unlink(missing_ok=True)
 
 
 def _prepare(

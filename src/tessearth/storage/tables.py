@@ -38,7 +38,8 @@ from tessearth.sphere import (
 )
 from tessearth.storage.csv_text import CsvFile, Lines
 from tessearth.storage.files import write_bytes
-from tessearth.storage.formats import STANDARD_STREAM, RawTable, Rows, open_table
+from tessearth.storage.formats import RawTable, Rows, open_table
+from tessearth.storage.frames import open_any, table_name
 from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
 
 OnBad = Literal["error", "skip", "null"]
@@ -173,18 +174,16 @@ class _Columns(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_points(
-    path: str | PathLike[str], reading: Reading = AS_USUAL, *, keep: Sequence[str] | None = None
-) -> Iterator[PointTable]:
-    """Open a file of places in any format of `storage.formats` ("-" is standard input).
+def open_points(path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] | None = None) -> Iterator[PointTable]:
+    """Open a file of places in any format of `storage.formats` ("-" is standard input), or a table in memory.
 
     Places come from the columns named, from the geometry, or from the columns of the usual names. Every place is read
     and checked first, so that no work is done for a table that is refused. `keep` lists the columns that travel along;
     None is all of them. Columns of a csv other than coordinates are carried as the text they are.
     """
-    name = "standard input" if path == STANDARD_STREAM else str(path)
+    name = table_name(path)
     try:
-        with open_table(str(path), reading.separator, reading.encoding) as raw:
+        with open_any(path, reading.separator, reading.encoding) as raw:
             columns = _find_columns(raw, reading)
             kept = _find_kept(raw.schema.names, keep)
             checked = _check_all(columns)
@@ -437,7 +436,7 @@ class Labelled(NamedTuple):
 
 
 def read_labelled(
-    path: str | PathLike[str],
+    path: Any,
     target: str,
     kind: Kind | None = None,
     reading: Reading = AS_USUAL,
@@ -446,25 +445,25 @@ def read_labelled(
 ) -> Labelled:
     """Read places and one column; without a kind, a column of numbers is a regression and any other a classification.
 
-    Rows without a usable place are left out unless `reading` refuses them.
+    The table is a file or in memory. Rows without a usable place are left out unless `reading` refuses them.
     """
     chosen = reading if reading.on_bad == "error" else replace(reading, on_bad="skip")
     with open_points(path, chosen, keep=[target]) as points:
-        batches, bad = list(points.batches), points.bad_rows
+        batches, bad, name = list(points.batches), points.bad_rows, points.name
     places = np.concatenate([batch.latlon for batch in batches])
     chunks = pa.chunked_array([batch.rows.column(target) for batch in batches]).combine_chunks()
     column = chunks.chunk(0) if isinstance(chunks, pa.ChunkedArray) else chunks
     column, known = _blank_to_null(column, blank)
     if not known.any():
-        raise TableError(f"{path}: column {target!r} is empty in all {len(known)} rows")
+        raise TableError(f"{name}: column {target!r} is empty in all {len(known)} rows")
     column, places = column.filter(pa.array(known)), places[known]
     numbers = _numbers_or_none(column)
     if kind == "regress" and numbers is None:
         first = next(value for value in _as_text(column) if not np.isfinite(read_angle(value)))
-        raise TableError(f"{path}: column {target!r} holds {first!r}, not a number; give it as :classify")
+        raise TableError(f"{name}: column {target!r} holds {first!r}, not a number; give kind classify (:classify)")
     if numbers is not None and kind != "classify":
         if not np.isfinite(numbers).all():
-            raise TableError(f"{path}: column {target!r} holds infinite values")
+            raise TableError(f"{name}: column {target!r} holds infinite values")
         return Labelled(places, numbers, "regress", (), bad + int((~known).sum()))
     names, codes = np.unique(np.array(_as_text(column), dtype=object), return_inverse=True)
     return Labelled(places, codes.astype(np.int64), "classify", tuple(names), bad + int((~known).sum()))

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 from tessearth.bulk import ARRAYS_ONLY, embed_rows, open_writer, output_format, places_of
 from tessearth.encoder import LocationEncoder
-from tessearth.errors import DataError, TableError, WeightsError
+from tessearth.errors import ConfigError, DataError, TableError, WeightsError
 from tessearth.ridge import ridge_path
 from tessearth.settings import Kind
 from tessearth.sphere import OnBad, take_latlon
@@ -160,6 +162,10 @@ def _judge_linear_(head: LabelHead, rows: Rows, slope: Tensor, bias: Tensor) -> 
 ENCODER, HEAD, METRICS = "encoder.safetensors", "head.safetensors", "metrics.jsonl"
 FORMAT, FORMAT_VERSION = "tessearth-label-head", "1"
 PLACES_AT_ONCE = 2048
+RESIDUALS = "residuals"
+"""In the head's file, the name of what the held-out places were off."""
+COVERAGE = 0.9
+"""The share of true numbers that lie within their intervals."""
 
 Array = npt.NDArray[Any]
 
@@ -175,6 +181,8 @@ class FineTuned:
     """Names in the order of the head's outputs; empty for numbers."""
     about: dict[str, Any]
     """Its training and scores, ready for JSON."""
+    residuals: Array | None = None
+    """How far numbers at the held-out places were off, ascending, (V,); None for classes."""
 
     def predict(self, *points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = "error") -> Array:
         """The label of places given in any form `Embedder` takes: class names or numbers, (...).
@@ -212,6 +220,34 @@ class FineTuned:
             values: Array = self.head.values(self.head(x)).cpu().numpy()
         return values
 
+    def interval(self, *points: Any, coverage: float = COVERAGE) -> tuple[Array, Array]:
+        """The lower and upper bounds of numbers, (...) each: split conformal, for places like the held-out ones."""
+        values, half = self.values(*points), self.half_width(coverage)
+        return values - half, values + half
+
+    def half_width(self, coverage: float = COVERAGE) -> float:
+        """How far around a predicted number its interval reaches: a quantile of what the held-out places were off."""
+        if not 0 < coverage < 1:
+            raise ConfigError(f"coverage is {coverage:g}; it must be a share between 0 and 1, such as 0.9")
+        if self.residuals is None:
+            what = "classes have probabilities" if self.kind == "classify" else "the model was made without them"
+            raise DataError(f"there are no intervals: {what}")
+        count = len(self.residuals)
+        rank = math.ceil((count + 1) * coverage)
+        if rank > count:
+            raise DataError(f"{count} held-out rows give intervals of at most {count / (count + 1):.0%} coverage")
+        return float(self.residuals[rank - 1])
+
+    def half_width_or_none(self, coverage: float) -> float | None:
+        """The half-width, or None with a warning where a model of numbers gives no interval."""
+        if self.kind == "classify":
+            return None
+        try:
+            return self.half_width(coverage)
+        except DataError as error:
+            warnings.warn(str(error), stacklevel=2)
+            return None
+
     def save(self, path: str | Path) -> None:
         """Write both files into an existing folder, the head last."""
         folder = Path(path)
@@ -224,7 +260,10 @@ class FineTuned:
             "hidden_dim": str(self.head.entry.out_features if self.head.entry is not None else 0),
             "about": json.dumps(self.about),
         }
-        write_bytes(folder / HEAD, seal_tensors(self.head.state_dict(), header))
+        state = self.head.state_dict()
+        if self.residuals is not None:
+            state[RESIDUALS] = torch.from_numpy(self.residuals)
+        write_bytes(folder / HEAD, seal_tensors(state, header))
 
 
 @torch.no_grad()
@@ -244,6 +283,7 @@ def load_finetuned(path: str | Path, device: torch.device | None = None) -> Fine
             raise WeightsError(f"{file} is no head of format {FORMAT_VERSION}")
         outputs, width = state["linear.weight"].shape
         kind: Kind = "regress" if header["kind"] == "regress" else "classify"
+        residuals = state.pop(RESIDUALS, None)
         head = LabelHead(kind, width, outputs, int(header["hidden_dim"]))
         head.load_state_dict(state, strict=True)
         classes, about = tuple(json.loads(header["classes"])), json.loads(header["about"])
@@ -252,7 +292,14 @@ def load_finetuned(path: str | Path, device: torch.device | None = None) -> Fine
         raise error if isinstance(error, WeightsError) else WeightsError(f"{file} is damaged: {reason}") from None
     chosen = device or torch.device("cpu")
     encoder = load_base(str(Path(path) / ENCODER))
-    return FineTuned(encoder=encoder.to(chosen), head=head.to(chosen).eval(), kind=kind, classes=classes, about=about)
+    return FineTuned(
+        encoder=encoder.to(chosen),
+        head=head.to(chosen).eval(),
+        kind=kind,
+        classes=classes,
+        about=about,
+        residuals=None if residuals is None else residuals.numpy(),
+    )
 
 
 def predict(
@@ -266,9 +313,17 @@ def predict(
     return tuned.predict(*points, lat=lat, lon=lon, on_bad=on_bad)
 
 
-PREDICTION, PROBABILITY = "prediction", "probability"
+PREDICTION, PROBABILITY, LOW, HIGH = "prediction", "probability", "low", "high"
 Progress = Callable[[int, int | None], None]
 """Called with the rows done and their number in all, where the format gives it."""
+
+
+class Filled(NamedTuple):
+    """A table with predictions."""
+
+    rows: int
+    without_place: int
+    """Rows without a usable place: left out, or without a prediction."""
 
 
 def predict_table(
@@ -278,35 +333,41 @@ def predict_table(
     *,
     reading: Reading = AS_USUAL,
     overwrite: bool = False,
+    coverage: float = COVERAGE,
     progress: Progress | None = None,
-) -> int:
-    """Write a table again, in any format, with a column `prediction`, and `probability` for classes; the row count."""
-    done, added = 0, _prediction_schema(tuned)
+) -> Filled:
+    """Write a table again, in any format, with a column `prediction`.
+
+    Classes come with `probability`, numbers with `low` and `high`, between which a share of `coverage` lies.
+    """
+    half = tuned.half_width_or_none(coverage)
+    done, added = 0, _prediction_schema(tuned, half)
     kind = output_format(str(out))
     if kind in ARRAYS_ONLY:
         raise TableError(f"{out} holds arrays, not a table: write .csv, .parquet or .gpkg")
     check_free(out, overwrite=overwrite)
     with open_points(table, reading) as points, open_writer(str(out), kind, points, added) as writer:
         for batch in points.batches:
-            writer.write(batch, _predicted(batch, added, tuned))
+            writer.write(batch, _predicted(batch, added, tuned, half))
             done += len(batch.latlon)
             if progress is not None:
                 progress(done, points.total_rows)
-    return done
+    return Filled(done, points.bad_rows)
 
 
-def _prediction_schema(tuned: FineTuned) -> pa.Schema:
+def _prediction_schema(tuned: FineTuned, half: float | None) -> pa.Schema:
     if tuned.kind == "regress":
-        return pa.schema([(PREDICTION, pa.float64())])
+        names = (PREDICTION,) if half is None else (PREDICTION, LOW, HIGH)
+        return pa.schema([(name, pa.float64()) for name in names])
     return pa.schema([(PREDICTION, pa.string()), (PROBABILITY, pa.float64())])
 
 
-def _predicted(batch: PointBatch, schema: pa.Schema, tuned: FineTuned) -> pa.RecordBatch:
+def _predicted(batch: PointBatch, schema: pa.Schema, tuned: FineTuned, half: float | None) -> pa.RecordBatch:
     """The new columns of some rows, null where there is no place."""
     known = np.isfinite(batch.latlon).all(axis=1)
     values = tuned.values_of(embed_rows(tuned.embed, places_of(batch))[known])
     if tuned.kind == "regress":
-        columns = [values]
+        columns = [values] if half is None else [values, values - half, values + half]
     else:
         columns = [np.array(tuned.classes, dtype=object)[values.argmax(-1)], values.max(-1)]
     spread = np.cumsum(known) - 1

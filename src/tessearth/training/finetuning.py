@@ -9,12 +9,13 @@ ridge was fitted to.
 import copy
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,8 +23,8 @@ from tessearth.devices import find_device
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.settings import Kind, check_at_least, from_plain
-from tessearth.sphere import as_latlon, split_places
-from tessearth.storage import Labelled, locked_folder, read_labelled, write_bytes
+from tessearth.sphere import LARGEST_DEGREES, as_latlon, split_places
+from tessearth.storage import Labelled, Reading, is_frame, locked_folder, open_points, read_labelled, write_bytes
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_
 from tessearth.training.loop import StopRequest
 from tessearth.training.model import check_trainable
@@ -32,6 +33,7 @@ from tessearth.training.step import group_of, learning_rate
 from tessearth.zoo import load_base
 
 MISSING = ("None", "nan", "")
+READING = tuple(field.name for field in fields(Reading))
 METRIC = {"classify": "accuracy", "regress": "R2"}
 Progress = Callable[[int, int, float], None]
 """Called with the epochs done, their number in all, and the best score so far."""
@@ -85,6 +87,7 @@ def finetune(
     *,
     kind: Kind | None = None,
     out: str | Path | None = None,
+    overwrite: bool = False,
     device: str | None = None,
     progress: Progress | None = None,
     **settings: Any,
@@ -92,22 +95,27 @@ def finetune(
     """Learn a label of places on top of any encoder.
 
         finetune("earth", "mine.csv", "yield", out="runs/yield", frozen=True)
+        finetune("earth", frame, "yield", lat="gps_lat", lon="gps_lon", on_bad="skip")
         finetune("earth", latlon, values)
 
-    `places` is a csv or Parquet file whose column `target` is learned, or places in any form with an array of targets.
+    `places` is a file or a frame whose column `target` is learned, or places in any form with an array of targets.
     Numbers are a regression unless `kind` says otherwise; rows without a target are left out. `settings` are those of
-    FinetuneSettings. Ctrl-C ends training early with the best so far. With `out` everything is written into a folder.
+    FinetuneSettings, and of `storage.Reading` for how places are read. Ctrl-C ends training early with the best so far.
+    With `out` everything is written into a folder; `overwrite` replaces a fine-tuned model in it.
     """
+    how = {name: settings.pop(name) for name in READING if name in settings}
     chosen = from_plain(FinetuneSettings, settings)
-    labelled = _read(places, target, kind)
+    if out is not None:
+        _check_folder(Path(out), overwrite)
+    labelled = _read(places, target, kind, from_plain(Reading, how))
     found = load_base(str(model)) if isinstance(model, str | PathLike) else copy.deepcopy(model)
     run = _Finetuning(found, labelled, chosen, find_device(device), progress or (lambda done, epochs, score: None))
     if out is None:
         return run.train(log=lambda line: None)
     folder = Path(out)
     with locked_folder(folder, busy=OutputError(f"another process is writing {folder}; choose another --out")):
-        if (folder / HEAD).exists():
-            raise OutputError(f"{folder} holds a fine-tuned model already; choose another --out")
+        _check_folder(folder, overwrite)
+        (folder / HEAD).unlink(missing_ok=True)
         lines: list[str] = []
 
         def log(line: dict[str, Any]) -> None:
@@ -117,6 +125,12 @@ def finetune(
         tuned = run.train(log)
         tuned.save(folder)
     return tuned
+
+
+def _check_folder(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder whose fine-tuned model would be lost."""
+    if (folder / HEAD).exists() and not overwrite:
+        raise OutputError(f"{folder} holds a fine-tuned model already; choose another --out, or add --overwrite")
 
 
 class _Part(NamedTuple):
@@ -226,6 +240,7 @@ class _Finetuning:
         return tuple({name: t.clone() for name, t in state.items()} for state in (self.head.state_dict(), encoder))  # type: ignore[return-value]
 
     def _result(self, ridge: Judged, best: Judged, progress: dict[str, Any]) -> FineTuned:
+        side = self.settings.block_degrees
         about = {
             "metric": METRIC[self.labelled.kind],
             "frozen_ridge": ridge.score,
@@ -234,33 +249,53 @@ class _Finetuning:
             "training_rows": len(self.training.target),
             "validation_rows": len(self.validation.target),
             "dropped_rows": self.labelled.dropped,
+            "held_out": "single places" if side is None else f"blocks of {side:g} degrees",
             "settings": asdict(self.settings),
         }
-        return FineTuned(
+        tuned = FineTuned(
             encoder=self.encoder.eval().requires_grad_(False),
             head=self.head.eval(),
             kind=self.labelled.kind,
             classes=self.labelled.classes,
             about=about,
         )
+        if tuned.kind == "regress":
+            predicted = tuned.values(self.validation.latlon.cpu().numpy())
+            tuned.residuals = np.sort(np.abs(predicted - self.validation.target.cpu().numpy()))
+        return tuned
 
 
-def _read(places: Any, target: Any, kind: Kind | None) -> Labelled:
-    """Rows with a target, from a file and a column's name or from arrays."""
-    if isinstance(places, str | PathLike):
-        return read_labelled(places, str(target), kind)
-    latlon, values = as_latlon(places).reshape(-1, 2), np.asarray(target).reshape(-1)
+def _read(places: Any, target: Any, kind: Kind | None, reading: Reading) -> Labelled:
+    """Rows with a target, from a table and a column's name or from arrays."""
+    if isinstance(target, str):
+        return read_labelled(places, target, kind, reading)
+    values = np.asarray(target).reshape(-1)
+    latlon, bad = _read_places(places, reading)
     if len(latlon) != len(values):
         raise DataError(f"there are {len(latlon)} places and {len(values)} targets; give one for each")
     numeric = values.dtype.kind in "iuf"
     if kind == "regress" and not numeric:
         raise DataError(f"the targets are {values.dtype}, not numbers; give kind='classify'")
     known = np.isfinite(values) if numeric else np.array([str(value) not in MISSING for value in values], dtype=bool)
+    known &= ~bad
     latlon, values, dropped = latlon[known], values[known], int((~known).sum())
     if numeric and kind != "classify":
         return Labelled(latlon, values.astype(np.float64), "regress", (), dropped)
     names, codes = np.unique(values.astype(str), return_inverse=True)
     return Labelled(latlon, codes.astype(np.int64), "classify", tuple(map(str, names)), dropped)
+
+
+def _read_places(places: Any, reading: Reading) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Places (N, 2) and which of them are to be left out, (N,)."""
+    if isinstance(places, str | PathLike) or is_frame(places):
+        with open_points(places, replace(reading, on_bad="error" if reading.on_bad == "error" else "null")) as points:
+            latlon = np.concatenate([batch.latlon for batch in points.batches])
+        return latlon, ~np.isfinite(latlon).all(axis=1)
+    if reading.on_bad == "error":
+        latlon = as_latlon(places).reshape(-1, 2)
+        return latlon, np.zeros(len(latlon), dtype=bool)
+    latlon = np.array(places, dtype=np.float64).reshape(-1, 2)
+    return latlon, np.asarray(~(np.abs(latlon) <= LARGEST_DEGREES).all(axis=1))
 
 
 def _split(labelled: Labelled, settings: FinetuneSettings, device: torch.device) -> tuple[_Part, _Part]:

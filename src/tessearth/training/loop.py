@@ -107,7 +107,7 @@ class Result(NamedTuple):
 
 
 def pretrain(
-    recipe: Recipe | str,
+    recipe: Recipe | str | None,
     out: str | Path,
     *,
     store: str | Path | FeatureStore | None = None,
@@ -119,12 +119,16 @@ def pretrain(
     """Train an encoder by a recipe and write everything into the folder `out`.
 
     Without a store the recipe's own is made in RUN/features first and reported to `features_progress`. With `resume` an
-    interrupted run continues and ends with the same weights as an uninterrupted one (bit for bit on a CPU). Ctrl-C
-    saves a checkpoint and then raises KeyboardInterrupt. Started by torchrun, all processes train together.
+    interrupted run continues and ends with the same weights as an uninterrupted one (bit for bit on a CPU); recipe
+    (None) and store are read from the run. Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. Started by
+    torchrun, all processes train together.
     """
-    recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
-    chosen = choose_device(device)
     folder = RunFolder(out)
+    if recipe is None:
+        recipe = folder.recipe()
+    recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
+    store = folder.find_store() if resume and store is None else store
+    chosen = choose_device(device)
     with process_group(chosen) as rank, numerics(recipe.training.precision, chosen):
         if rank > 0:
             dist.barrier()  # until the first process has checked or made the store
@@ -208,7 +212,9 @@ class _Run:
         """Restore the last checkpoint, if there is one; gives the first step to take."""
         start = 0
         if self.folder is not None:
-            self.folder.write_environment(self.device, self._about_store())
+            own = self.store.path.resolve() == (self.folder.path / STORE).resolve()
+            where = {"store": None if own else str(self.store.path.resolve())}
+            self.folder.write_environment(self.device, self._about_store() | where)
             checkpoint = self.folder.load_checkpoint(self.stepper.state())
             if checkpoint is not None:
                 self.stepper.restore_(checkpoint.state)

@@ -63,15 +63,42 @@ class RunFolder:
             yield
 
     def begin(self, recipe: Recipe, *, resume: bool) -> None:
-        """Write the recipe, or check that the run to resume has the same."""
-        if (self.path / RECIPE).is_file():
+        """Write the recipe, or check that the run to resume has the same.
+
+        What failed before anything was learned is begun anew.
+        """
+        if (self.path / RECIPE).is_file() and (resume or self.has_learned()):
             if not resume:
-                raise OutputError(f"{self.path} holds a run; add --resume to continue it, or choose another --out")
-            difference = first_difference(read_recipe(str(self.path / RECIPE)).to_dict(), recipe.to_dict())
+                raise OutputError(
+                    f"{self.path} holds a run: tessearth pretrain --resume {self.path} continues it (Python: "
+                    f"resume=True), or choose another --out"
+                )
+            difference = first_difference(self.recipe().to_dict(), recipe.to_dict())
             if difference:
                 raise ConfigError(f"{self.path} is a run of another recipe: {difference}; choose another --out")
             return
         write_bytes(self.path / RECIPE, to_toml(recipe.to_dict()).encode())
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        if not (self.path / RECIPE).is_file():
+            raise DataError(f"{self.path} is not a run: it has no {RECIPE}")
+        return read_recipe(str(self.path / RECIPE))
+
+    def has_learned(self) -> bool:
+        """Whether the run holds weights or a checkpoint."""
+        return any(file.is_file() for file in (self.path / CHECKPOINT, self.weights("best"), self.weights("last")))
+
+    def find_store(self) -> Path | None:
+        """The store that the run was begun with; None is its own, or not yet known."""
+        file = self.path / ENVIRONMENT
+        try:
+            store = json.loads(file.read_bytes()).get("store") if file.is_file() else None
+        except (ValueError, AttributeError):
+            raise DataError(f"{file} is damaged; name the store with --store") from None
+        if store is not None and not Path(store).is_dir():
+            raise DataError(f"the store {store} of this run is not there any more; name it with --store")
+        return None if store is None else Path(store)
 
     def write_environment(self, device: torch.device, extra: Mapping[str, Any]) -> None:
         """Write the versions and the device, on which a result may depend in addition to the recipe."""

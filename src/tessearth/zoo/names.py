@@ -4,6 +4,7 @@ earth                     a shipped model, a path or a hub id
 sphereM+                  a baseline, untrained
 geoclip, satclip=PATH     published weights, where a package carries them or from the file named
 trained.safetensors       an encoder that was trained and saved
+runs/mine                 the folder of a run of `tessearth finetune` or `pretrain` (its best weights)
 earth+range=DB.npz        any of these with semantic retrieval; +range-geo=DB.npz semantic and geodesic
 earth+range               the same with the database `tessearth retrieve build` made for the model
 """
@@ -15,7 +16,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import quote
 
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, load_weights
-from tessearth.errors import DataError, UnknownNameError, first_line
+from tessearth.errors import ConfigError, DataError, UnknownNameError, first_line
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
 from tessearth.storage import cache_folder
@@ -27,6 +28,10 @@ from tessearth.zoo.shipped import DEFAULT_MODEL, MODELS, shipped_folder
 Mode = Literal["semantic", "geodesic"]
 """How retrieval weighs the rows of a database: by embeddings, or by embeddings and distance."""
 MODES: dict[str, Mode] = {"range": "semantic", "range-geo": "geodesic"}
+FOLDER = "model.safetensors"
+"""The weights in the folder of a saved model."""
+RUN_WEIGHTS = (("encoder.safetensors",), ("weights/best.safetensors", "weights/last.safetensors"))
+"""The weights in a run's folder, those of `finetune` and of `pretrain`; of each the first that is there."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _RETRIEVAL = re.compile(rf"(?P<base>.+?)\+(?P<mode>{'|'.join(sorted(MODES, reverse=True))})(=(?P<database>.+))?")
 
@@ -53,6 +58,7 @@ def parse_name(model: str | os.PathLike[str]) -> ModelName:
 
 def load_base(name: str) -> LocationEncoder:
     """The encoder of a name without retrieval, ready for inference."""
+    name = weights_of_run(name)
     published, has_path, path = name.partition("=")
     if name in MODELS:
         return load(name)
@@ -69,6 +75,21 @@ def load_base(name: str) -> LocationEncoder:
         listed = near if "did you mean" in near else did_you_mean(name, known_names())
         raise UnknownNameError(f"there is no model named {name!r}, nor such a file or folder{listed}")
     return load(name)
+
+
+def weights_of_run(name: str) -> str:
+    """The file of weights in the folder of a run; any other name as it is."""
+    folder = Path(name)
+    if name in known_names() or not (os.path.exists(name) and folder.is_dir()):
+        return name
+    of_runs = [next((file for file in files if (folder / file).is_file()), None) for files in RUN_WEIGHTS]
+    found = [file for file in of_runs if file]
+    if len(found) + (folder / FOLDER).is_file() > 1:
+        several = " and ".join([*found, *([FOLDER] if (folder / FOLDER).is_file() else [])])
+        raise ConfigError(f"{name} holds several models: name one of its files, {several}")
+    if not found and (folder / "recipe.toml").is_file() and not (folder / FOLDER).is_file():
+        raise DataError(f"{name} is a run without weights yet; tessearth pretrain --resume {name} continues it")
+    return str(folder / found[0]) if found else name
 
 
 def known_names() -> tuple[str, ...]:
@@ -113,7 +134,8 @@ def load(model: str | os.PathLike[str] = DEFAULT_MODEL) -> SphericalVoronoiEncod
         import torch
 
         return SphericalVoronoiEncoder(generator=torch.Generator().manual_seed(0)).eval()
-    return load_weights(shipped_folder(model) or locate(model))
+    file = weights_of_run(str(model))
+    return load_weights(shipped_folder(model) or locate(model if file == str(model) else file))
 
 
 def locate(model: str | os.PathLike[str]) -> Path:
