@@ -133,6 +133,8 @@ def with_settings(*names: str, degrees: bool = False) -> type[typer.core.TyperCo
     """
 
     class SettingsCommand(typer.core.TyperCommand):
+        settings = names
+
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             """Rewrite `--name value` as `--set name=value`, and the hyphen of negative degrees as a minus sign."""
             rest, rewritten = iter(args), []
