@@ -65,17 +65,7 @@ class Run:
     """One command, with the memory of its whole group of processes."""
 
     def __init__(self, path: Path, chosen: argparse.Namespace) -> None:
-        call = [
-            "encode",
-            "--input",
-            path.name,
-            "--out",
-            "out.npy",
-            "--model",
-            chosen.model,
-            "--workers",
-            chosen.workers,
-        ]
+        files = ["--input", path.name, "--out", "out.npy", "--dtype", "float16"]
         self.folder, self.memory, self.begin = path.parent, 0.0, time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tessearth", "encode", *files, "--model", chosen.model, "--workers", chosen.workers],
