@@ -49,6 +49,7 @@ def test_every_command_line_has_known_options() -> None:
             name, command = f"{name} {words[0]}", command.commands[words[0]]
             words = words[1:]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        known |= {f"--{setting.replace('_', '-')}" for setting in getattr(command, "settings", ())}
         for word in words:
             if word.startswith("--") and word != "--help":
                 assert word.partition("=")[0] in known, f"{where}: {name} has no option {word}"
