@@ -88,7 +88,7 @@ def _run_shell(block: Block, where: str, _: dict[str, object]) -> None:
 
 def is_set_up(line: str) -> bool:
     """Whether a line installs or builds: checked by other tests, not run again here."""
-    return line.startswith(("pip install", "make "))
+    return line.startswith(("pip install", "uv pip install", "make "))
 
 
 def _run_bash(script: str, where: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 import typer.main
 
 from tessearth.cli.app import app
+from tessearth.version import __version__
 from tests.docs.blocks import ROOT, blocks_of, commands_of, page_name, pages, run_page
 from tests.docs.preparations import PREPARATIONS
 
@@ -62,3 +63,22 @@ def test_every_extra_and_target_named_is_there() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for where, line in command_lines("make "):
         assert re.search(rf"^{line.split()[1]}:", makefile, re.MULTILINE), where
+
+
+def test_the_citation_names_this_version_and_the_authors_of_the_notice() -> None:
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == __version__
+    paper = citation["preferred-citation"]
+    names = [f"{author['given-names']} {author['family-names']}" for author in paper["authors"]]
+    notice = " ".join((ROOT / "NOTICE").read_text("utf-8").split())
+    assert f'"{paper["title"]}" by {", ".join(names[:-1])} and {names[-1]}' in notice
+    assert citation["authors"][0]["name"] in notice
+
+
+def test_every_extra_is_listed_with_its_weight() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        rows = [line.split("|")[1] for line in page.read_text("utf-8").splitlines() if line.startswith("| `")]
+        listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+        assert set(extras) - {"dev", "docs", "all"} <= listed, page_name(page)
