@@ -14,6 +14,7 @@ from tessearth import save
 from tessearth.bulk import tables
 from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
 from tessearth.errors import ConfigError
+from tessearth.storage import Places
 from tests.conftest import tiny_encoder
 
 distributed, dask = pytest.importorskip("distributed"), pytest.importorskip("dask.base")
@@ -86,7 +87,7 @@ def test_one_worker_is_this_process_and_leaves_its_threads_alone(folder: Path) -
     torch.set_num_threads(2)
     try:
         with tables._open_workers(choice, 1, None) as pool:
-            _, found = pool.call(tables._embed, tables.EmbedTask(choice, np.full((3, 2), 20.0), "float16"))
+            _, found = pool.call(tables._embed, tables.EmbedTask(choice, Places(np.full((3, 2), 20.0)), "float16"))
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

@@ -107,9 +107,9 @@ def test_an_array_that_is_gone_is_made_again(
 
 def test_a_scale_that_lost_a_bit_is_refused(given: Given, tmp_path: Path) -> None:
     """Of a raster in whole numbers the scale is half the value, and it stands in the plan alone."""
-    from tests.faults.works import CELLS, map_as
+    from tests.faults.works import GRID, map_as
 
-    draw = map_as(".parquet", {**CELLS, "dtype": "int8"})
+    draw = map_as(".zarr", {**GRID, "dtype": "int8"})
     steps = iter(range(2))
 
     def stop() -> None:
@@ -118,7 +118,7 @@ def test_a_scale_that_lost_a_bit_is_refused(given: Given, tmp_path: Path) -> Non
 
     with pytest.raises(Left):
         draw(given, tmp_path, stop)
-    plan = tmp_path / "map.parquet.part" / "plan.json"
+    plan = tmp_path / "map.zarr.part" / "plan.json"
     text = plan.read_text()
     at = text.index('"scale"') + text[text.index('"scale"') :].index("0.") + 3
     plan.write_text(text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :])

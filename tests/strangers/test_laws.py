@@ -277,7 +277,8 @@ def test_a_mean_over_shapes_is_the_mean_of_embeddings(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), wanted, atol=2e-3)
     tuned = finetune(tiny_encoder(dtype=torch.float32), LATLON, LATLON[:, 0], frozen=True, epochs=0)
     predict_table(tuned, f"{tmp_path}/t.gpkg", tmp_path / "p.csv", reading=Reading(geometry="mean"))
-    found = [float(row[-1]) for row in rows_of(tmp_path / "p.csv")[1:]]
+    head, *rows = rows_of(tmp_path / "p.csv")
+    found = [float(row[head.index("prediction")]) for row in rows]
     np.testing.assert_allclose(found, tuned.values_of(wanted.astype(np.float32)), atol=0.2)
 
 

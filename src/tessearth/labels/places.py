@@ -18,7 +18,7 @@ from tessearth.errors import UnknownNameError
 from tessearth.labels.countries import country_inside, country_names, to_xyz
 from tessearth.labels.sources import Arrays, load_prepared, source_file
 from tessearth.packages import require
-from tessearth.sphere import Floats, fibonacci_lattice, load_outlines, xyz_to_latlon
+from tessearth.sphere import Floats, country_table, fibonacci_lattice, load_outlines, xyz_to_latlon
 
 LARGE_TOWN = 100_000
 """Inhabitants from which a town is found by its other names too."""
@@ -109,7 +109,7 @@ def _towns() -> _Towns:
 @functools.cache
 def _town_tree() -> Any:
     """A k-d tree of all towns as unit vectors."""
-    spatial = require("scipy.spatial", extra="earth", what="the nearest town")
+    spatial = require("scipy.spatial", extra="data", what="the nearest town")
     return spatial.cKDTree(to_xyz(_towns().latlon))
 
 
@@ -135,15 +135,10 @@ def _keys_of(row: Mapping[str, Any]) -> Iterator[str]:
     yield from dict.fromkeys(key for key in map(_key, (row["name"], *others)) if key)
 
 
-def _states() -> list[dict[str, Any]]:
-    path = source_file("states", "data/countries.json")
-    return list(json.loads(path.read_text(encoding="utf-8")).values())
-
-
 @functools.cache
 def _country_titles() -> dict[str, str]:
     """Names of countries by their two letters."""
-    return {row["iso"]: row["name"] for row in _states()}
+    return {row["iso2"]: row["name"] for row in country_table()}
 
 
 @functools.cache
@@ -152,9 +147,10 @@ def _countries() -> dict[str, int]:
     outlines = load_outlines()
     by_number = {int(one.iso_numeric): code for code, one in enumerate(outlines) if one.iso_numeric and one.rings}
     found = {_key(one.name): code for code, one in enumerate(outlines) if one.rings}
-    for row in _states():
-        if row["isonumeric"] in by_number:
-            found |= dict.fromkeys((_key(row["name"]), _key(row["iso3"])), by_number[row["isonumeric"]])
+    for row in country_table():
+        number = int(row["iso_numeric"] or 0)
+        if number in by_number:
+            found |= dict.fromkeys((_key(row["name"]), _key(row["iso3"])), by_number[number])
     return found
 
 

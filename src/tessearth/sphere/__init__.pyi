@@ -44,6 +44,7 @@ from tessearth.sphere.outlines import outline_edges as outline_edges
 from tessearth.sphere.outlines import outline_rings as outline_rings
 from tessearth.sphere.outlines import world_rings as world_rings
 from tessearth.sphere.regions import Region as Region
+from tessearth.sphere.regions import country_table as country_table
 from tessearth.sphere.regions import find_region as find_region
 from tessearth.sphere.regions import outline_continents as outline_continents
 from tessearth.sphere.sampling import KEYS_AROUND as KEYS_AROUND

@@ -106,7 +106,7 @@ def find_region(name: str) -> Region:
 @functools.cache
 def outline_continents() -> tuple[str, ...]:
     """The continent of each outline as GeoNames assigns it: AF, AN, AS, EU, NA, OC or SA."""
-    by_number = {row["iso_numeric"]: row["continent"] for row in _table() if row["iso_numeric"]}
+    by_number = {row["iso_numeric"]: row["continent"] for row in country_table() if row["iso_numeric"]}
     by_name = {name: continent for continent, names in CONTINENTS_WITHOUT_CODE.items() for name in names}
     return tuple(by_number.get(outline.iso_numeric) or by_name[outline.name] for outline in load_outlines())
 
@@ -118,7 +118,8 @@ def _plain(name: str) -> str:
 
 
 @functools.cache
-def _table() -> tuple[dict[str, str], ...]:
+def country_table() -> tuple[dict[str, str], ...]:
+    """The rows of countries.csv: iso_numeric, iso2, iso3, continent and name of every country."""
     with open(Path(__file__).with_name("countries.csv"), encoding="utf-8", newline="") as file:
         return tuple(csv.DictReader(file))
 
@@ -130,7 +131,7 @@ def _countries() -> dict[str, tuple[Outline, ...]]:
     for outline in load_outlines():
         by_number.setdefault(outline.iso_numeric or outline.name, []).append(outline)
     found: dict[str, tuple[Outline, ...]] = {}
-    for row in _table():
+    for row in country_table():
         same = tuple(by_number.get(row["iso_numeric"] or row["name"], ()))
         others = [other for other, code in OTHER_NAMES.items() if code == row["iso2"]]
         if same:

@@ -189,7 +189,7 @@ def open_points(path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] |
             checked = _check_all(columns)
             about = dict(raw.schema.metadata or {})
             if raw.geometry and raw.geometry.name not in kept:
-                del about[b"geo"]
+                about.pop(b"geo", None)
             schema = pa.schema([_kept_field(columns, raw.schema.field(one)) for one in kept], about)
             total = checked.rows - (checked.bad if reading.on_bad == "skip" else 0)
             yield PointTable(
