@@ -32,7 +32,7 @@ _MODEL = typer.Option(
 )
 _OUT = typer.Option("--out", metavar="PATH", help="The file or folder to write.")
 _INPUT = typer.Option(
-    "--input", metavar="TABLE", help="A table of places: csv, Parquet or GeoParquet; - is standard input."
+    "--input", metavar="TABLE", help="A table of places (csv, Parquet, GeoPackage, Excel ...); - is standard input."
 )
 _STORE = typer.Option("--store", metavar="STORE", help="A feature store, made by `tessearth features`.")
 
