@@ -73,6 +73,10 @@ class CoordinateWarning(UserWarning):
     """Coordinates that are valid degrees but look like a mistake, such as radians."""
 
 
+class TableWarning(UserWarning):
+    """A guess about how a table is written, which its reader may know better."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of another library's error, or its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

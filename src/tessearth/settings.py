@@ -72,6 +72,13 @@ def check_share(settings: object, *names: str, where: str = "", may_be_one: bool
             raise ConfigError(f"{where}{name} is {value}; it must lie in [0, 1{']' if may_be_one else ')'}")
 
 
+def check_dims(dims: int | None, width: int) -> int | None:
+    """How many of the first numbers are kept, when there are that many."""
+    if dims is not None and not 1 <= dims <= width:
+        raise ConfigError(f"dims is {dims}; it must lie between 1 and the embedding's width, {width}")
+    return dims
+
+
 def read_value(text: str) -> Any:
     """A setting typed as text, read as TOML; a bare word is text, and none is None."""
     text = text.strip()

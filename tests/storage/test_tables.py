@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessearth.bulk.writers import as_column, embedding_schema, open_writer, output_format
-from tessearth.errors import OutputError, TableError
+from tessearth.errors import OutputError, TableError, TableWarning
 from tessearth.storage import ROWS_AT_ONCE, PointBatch, Reading, csv_text, open_points
 from tessearth.storage.shapes import Geometry, read_shapes
 
@@ -279,3 +279,12 @@ def test_a_csv_is_cut_as_the_standard_reader_cuts_it_wherever_blocks_end(
         blocks = list(file.blocks(["one", "two"]))
     assert [line for block in blocks for line in block.lines.cut()] == lines[1:]
     assert [tuple(row.values()) for block in blocks for row in block.rows.to_pylist()] == rows
+
+
+def test_a_guessed_encoding_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("lat,lon,name\n48.5,2.5,Orl\u00e9ans\n".encode("cp1252"))
+    with pytest.warns(TableWarning, match="is not UTF-8 and is read as cp1252; --encoding names another"):
+        _, kept = read_all(path)
+    assert kept["name"].to_pylist() == ["Orl\u00e9ans"]
+    read_all(path, encoding="latin-1")  # said by the reader: no warning, which would be an error here

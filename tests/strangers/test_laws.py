@@ -29,6 +29,8 @@ from tessearth.training import finetune, predict_table
 from tests.conftest import tiny_encoder
 from tests.strangers.texts import LATLON, Text, lines_of, table
 
+pytestmark = pytest.mark.filterwarnings("ignore::tessearth.errors.TableWarning")
+
 EMBEDDER = Embedder(tiny_encoder(dtype=torch.float32), device="cpu")
 DIM = EMBEDDER.dim
 KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".gpkg", ".geojson", ".fgb", ".xlsx", ".npy", ".npz")

@@ -30,6 +30,8 @@ from tests.conftest import tiny_encoder
 from tests.strangers.files import FILES, File
 from tests.strangers.texts import LAT, LATLON, TEXTS, Text
 
+pytestmark = pytest.mark.filterwarnings("ignore::tessearth.errors.TableWarning")
+
 ENCODER = tiny_encoder(dtype=torch.float32)
 EMBEDDER = Embedder(ENCODER, device="cpu")
 DIM = EMBEDDER.dim

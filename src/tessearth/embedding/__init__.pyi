@@ -18,7 +18,6 @@ from tessearth.embedding.embedder import Embedder as Embedder
 from tessearth.embedding.exporting import export as export
 from tessearth.embedding.fast.head import Precision as Precision
 from tessearth.embedding.onnx import OnnxEmbedder as OnnxEmbedder
-from tessearth.embedding.onnx import check_dims as check_dims
 from tessearth.embedding.onnx import first_numbers as first_numbers
 from tessearth.embedding.retrieval import Alike as Alike
 from tessearth.embedding.retrieval import build_database as build_database

@@ -15,11 +15,12 @@ from tessearth.devices import find_device
 from tessearth.embedding.engines import Engine, Places, RetrievalEngine, VoronoiEngine, build_engine
 from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.head import Precision
-from tessearth.embedding.onnx import check_dims, first_numbers
+from tessearth.embedding.onnx import first_numbers
 from tessearth.embedding.retrieval import Retriever, read_database
 from tessearth.embedding.transfer import Gatherer
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, CoordinateError
+from tessearth.settings import check_dims
 from tessearth.sphere import LARGEST_DEGREES, OnBad, angular_distance, as_latlon, as_xyz, check_latlon, take_latlon
 from tessearth.zoo import DEFAULT_MODEL, find_database, load_base, parse_name
 

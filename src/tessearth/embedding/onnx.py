@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.devices import places_at_once
-from tessearth.errors import ConfigError, WeightsError, first_line
+from tessearth.errors import WeightsError, first_line
 from tessearth.packages import require
+from tessearth.settings import check_dims
 from tessearth.sphere import OnBad, take_latlon
 from tessearth.storage import checksum
 
@@ -68,13 +69,6 @@ class OnnxEmbedder:
         embeddings = np.full((len(known), self.dim), np.nan, dtype=np.float32)
         embeddings[known] = found
         return embeddings.reshape(*latlon.shape[:-1], self.dim)
-
-
-def check_dims(dims: int | None, width: int) -> int | None:
-    """How many of the first numbers are kept, when there are that many."""
-    if dims is not None and not 1 <= dims <= width:
-        raise ConfigError(f"dims is {dims}; it must lie between 1 and the embedding's width, {width}")
-    return dims
 
 
 def first_numbers(embeddings: npt.NDArray[Any], dims: int) -> npt.NDArray[Any]:

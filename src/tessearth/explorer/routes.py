@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.embedding import check_dims, first_numbers, take_away
+from tessearth.embedding import first_numbers, take_away
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.explorer import answers, pictures, schemas
 from tessearth.explorer.limits import BINARY, CONTENT_TYPE
 from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
+from tessearth.settings import check_dims
 from tessearth.sphere import Floats, as_latlon, as_places, world_grid
 from tessearth.version import __version__
 from tessearth.zoo import is_untrained

@@ -26,7 +26,7 @@ from tessearth.storage.formats import PARQUET as PARQUET
 from tessearth.storage.formats import ROWS_AT_ONCE as ROWS_AT_ONCE
 from tessearth.storage.formats import STANDARD_STREAM as STANDARD_STREAM
 from tessearth.storage.formats import UNREADABLE as UNREADABLE
-from tessearth.storage.frames import is_frame as is_frame
+from tessearth.storage.formats import is_frame as is_frame
 from tessearth.storage.jobs import JOURNAL as JOURNAL
 from tessearth.storage.jobs import ArrayFile as ArrayFile
 from tessearth.storage.jobs import Job as Job

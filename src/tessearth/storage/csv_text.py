@@ -8,6 +8,7 @@ import contextlib
 import csv
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
-from tessearth.errors import TableError
+from tessearth.errors import TableError, TableWarning
 
 SEPARATORS = (",", ";", "\t", "|")
 BLOCK_BYTES = 2**22
@@ -149,6 +150,9 @@ def open_csv(opened: Opened, separator: str | None = None, encoding: str | None 
         found = {"utf-8-sig": "utf-8", "ascii": "utf-8"}.get(name := codecs.lookup(found).name, name)
     except LookupError:
         raise TableError(f"there is no encoding {found!r}; common ones are utf-8, cp1252, latin-1, shift-jis") from None
+    if encoding is None and found == FALLBACK:
+        words = f"the text is not UTF-8 and is read as {found}; --encoding names another (Python: encoding=)"
+        warnings.warn(words, TableWarning, stacklevel=2)
     with _decoding(found):
         if found.startswith(BEYOND_BYTES):
             opened, found = _transcoded(opened, found, ""), "utf-8"

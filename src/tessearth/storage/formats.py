@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
@@ -92,6 +93,32 @@ class RawTable(NamedTuple):
     """All rows from the beginning, with the columns named."""
     geometry: Geometry | None = None
     csv: CsvFile | None = None
+
+
+def table_name(table: Any) -> str:
+    """What messages call a table."""
+    if not isinstance(table, str | PathLike):
+        return f"the {type(table).__name__}"
+    return "standard input" if table == STANDARD_STREAM else str(table)
+
+
+def is_frame(table: Any) -> bool:
+    """Whether something is a table in memory, and not one column."""
+    kind = type(table)  # to ask a lazy table for its columns is work
+    is_stream = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "dtype")
+    return isinstance(table, Mapping) or hasattr(kind, "columns") or is_stream
+
+
+@contextlib.contextmanager
+def open_any(table: Any, separator: str | None = None, encoding: str | None = None) -> Iterator[RawTable]:
+    """Open a file by its path, or a table in memory."""
+    if not isinstance(table, str | PathLike):
+        from tessearth.storage.frames import of_frame
+
+        yield of_frame(table)
+        return
+    with open_table(str(table), separator, encoding) as raw:
+        yield raw
 
 
 @contextlib.contextmanager

@@ -1,42 +1,17 @@
 """Tables in memory as a `RawTable`: pandas, geopandas, polars, pyarrow, any Arrow stream, columns by name."""
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 
 from tessearth.errors import TableError, first_line
-from tessearth.storage.formats import ROWS_AT_ONCE, STANDARD_STREAM, RawTable, Rows, geometry_column, open_table
+from tessearth.storage.formats import ROWS_AT_ONCE, RawTable, Rows, geometry_column, is_frame
 from tessearth.storage.shapes import Geometry
 
 
-def table_name(table: Any) -> str:
-    """What messages call a table."""
-    if not isinstance(table, str | PathLike):
-        return f"the {type(table).__name__}"
-    return "standard input" if table == STANDARD_STREAM else str(table)
-
-
-def is_frame(table: Any) -> bool:
-    """Whether something is a table in memory, and not one column."""
-    kind = type(table)  # to ask a lazy table for its columns is work
-    is_stream = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "dtype")
-    return isinstance(table, Mapping) or hasattr(kind, "columns") or is_stream
-
-
-@contextlib.contextmanager
-def open_any(table: Any, separator: str | None = None, encoding: str | None = None) -> Iterator[RawTable]:
-    """Open a file by its path, or a table in memory."""
-    if not isinstance(table, str | PathLike):
-        yield _of_frame(table)
-        return
-    with open_table(str(table), separator, encoding) as raw:
-        yield raw
-
-
-def _of_frame(frame: Any) -> RawTable:
+def of_frame(frame: Any) -> RawTable:
+    """A table in memory as the readers of files give it."""
     geometry = None
     if hasattr(frame, "geom_type") and hasattr(frame, "to_wkb"):  # geopandas
         geometry = Geometry(str(frame.geometry.name), frame.crs and frame.crs.to_json_dict())

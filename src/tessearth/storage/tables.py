@@ -38,8 +38,7 @@ from tessearth.sphere import (
 )
 from tessearth.storage.csv_text import CsvFile, Lines
 from tessearth.storage.files import write_bytes
-from tessearth.storage.formats import RawTable, Rows, open_table
-from tessearth.storage.frames import open_any, table_name
+from tessearth.storage.formats import RawTable, Rows, open_any, open_table, table_name
 from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
 
 OnBad = Literal["error", "skip", "null"]

@@ -23,7 +23,7 @@ from tessearth.storage import cache_folder
 from tessearth.zoo.cards import BASELINES, build_baseline
 from tessearth.zoo.published import PUBLISHED, load_published
 from tessearth.zoo.saved import is_saved_baseline, load_baseline
-from tessearth.zoo.shipped import DEFAULT_MODEL, MODELS, shipped_folder
+from tessearth.zoo.shipped import DEFAULT_MODEL, MODELS, SHIPPED
 
 Mode = Literal["semantic", "geodesic"]
 """How retrieval weighs the rows of a database: by embeddings, or by embeddings and distance."""
@@ -135,7 +135,7 @@ def load(model: str | os.PathLike[str] = DEFAULT_MODEL) -> SphericalVoronoiEncod
 
         return SphericalVoronoiEncoder(generator=torch.Generator().manual_seed(0)).eval()
     file = weights_of_run(str(model))
-    return load_weights(shipped_folder(model) or locate(model if file == str(model) else file))
+    return load_weights(SHIPPED / str(model) if str(model) in MODELS else locate(model if file == str(model) else file))
 
 
 def locate(model: str | os.PathLike[str]) -> Path:
