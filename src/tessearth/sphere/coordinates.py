@@ -95,7 +95,8 @@ def _read(points: tuple[Any, ...], lat: Any, lon: Any) -> _Read:
         given = list(given)
     if not isinstance(lat, str | None) or not isinstance(lon, str | None):
         raise CoordinateError("places were given twice: pass either points or lat= and lon=")
-    is_array = isinstance(given, np.ndarray) or (isinstance(given, tuple) and all(type(one) is float for one in given))
+    is_array = isinstance(given, np.ndarray) and given.dtype != object
+    is_array = is_array or (isinstance(given, tuple) and all(type(one) is float for one in given))
     found = None if is_array else find_places(given, lat, lon)
     if found is not None:
         return _stack(*found)
