@@ -61,7 +61,7 @@ from tessearth.evaluation.results import (
 from tessearth.evaluation.tasks import Task, read_tasks
 from tessearth.labels import country_continents, prepare_labels
 from tessearth.settings import Kind, did_you_mean, from_plain
-from tessearth.storage import Reading, is_frame, locked_folder, side_by_side
+from tessearth.storage import AS_USUAL, Reading, is_frame, locked_folder, side_by_side
 from tessearth.version import __version__
 
 
@@ -229,7 +229,7 @@ def evaluate(
     one; an empty list draws none). What is unknown or cannot be loaded is an error, or left out with `skip_unknown`.
     """
     compared = tuple(REFERENCES) if references else ()
-    groups, how = read_models(models, compared), from_plain(Reading, reading)
+    groups, how = read_models(models, compared), from_plain(Reading, reading) if reading else AS_USUAL
     names = name_tasks(_own_tasks(tasks, target, kind, how), data_dir)
     splits, unknown = _known(as_names(splits), SPLITS, skip_unknown)
     probes, others = _known(as_names(probes), PROBES, skip_unknown)
