@@ -320,13 +320,47 @@ class _OneRowGroup(NamedTuple):
     footer: bytes
 
 
+def _list_field(field: pa.Field) -> pa.Field:
+    """A list of any length in the place of one of a fixed length, whose gaps few readers of Parquet know."""
+    fixed = pa.types.is_fixed_size_list(field.type)
+    return pa.field(field.name, pa.list_(field.type.value_type)) if fixed else field
+
+
+def _to_list(column: pa.Array) -> pa.Array:
+    """A column of such a field."""
+    if not pa.types.is_fixed_size_list(column.type):
+        return column
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    ends = np.cumsum(~missing) * column.type.list_size
+    values = column.values.to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)[~missing]
+    offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+    return pa.ListArray.from_arrays(
+        offsets, pa.array(values.reshape(-1), column.type.value_type), mask=pa.array(missing)
+    )
+
+
+def _to_fixed(column: pa.Array, added: pa.Schema, name: str) -> pa.Array:
+    """The same column as the fixed lists that `added` has under its name."""
+    kind = added.field(name).type if name in added.names else column.type
+    if column.type == kind or not pa.types.is_list(column.type):
+        return column
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    values = np.zeros((len(column), kind.list_size), kind.value_type.to_pandas_dtype())
+    values[~missing] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, kind.list_size)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), kind.list_size, mask=pa.array(missing))
+
+
 class ParquetWriter(_FileWriter):
-    """The columns that travel along, and the new ones; a list of numbers is not compressed."""
+    """The columns that travel along, and the new ones; a list of numbers is not compressed.
+
+    Lists have a fixed length, and any length where rows have none.
+    """
 
     def __init__(self, file: IO[bytes], points: PointTable, added: pa.Schema) -> None:
         super().__init__(file, points, added)
         carried = self.carried(points)
-        self._schema = pa.schema([*carried, *added], carried.metadata)
+        written = [_list_field(field) if points.has_gaps else field for field in added]
+        self._schema = pa.schema([*carried, *written], carried.metadata)
         # Columns in columns have paths of their own, as Parquet's options name them, and keep the defaults.
         plain = [field.name for field in self._schema if not pa.types.is_nested(field.type)]
         lists = [f"{field.name}.list.element" for field in added if pa.types.is_nested(field.type)]
@@ -370,7 +404,14 @@ class ParquetWriter(_FileWriter):
         return True
 
     def _rows(self, batch: PointBatch, added: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([*self.columns(batch), *added.columns], schema=self._schema)
+        written = [_to_list(column) if self.points.has_gaps else column for column in added.columns]
+        return pa.RecordBatch.from_arrays([*self.columns(batch), *written], schema=self._schema)
+
+    def flat(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Some rows of the finished file, with a column for each number of an embedding."""
+        named = zip(rows.schema.names, rows.columns, strict=True)
+        columns = [_to_fixed(column, self.added, name) for name, column in named]
+        return flat_columns(pa.RecordBatch.from_arrays(columns, names=rows.schema.names))
 
     def _open(self, file: Any) -> Any:
         return pa.parquet.ParquetWriter(file, self._schema, **self._options)
@@ -443,7 +484,7 @@ class VectorWriter(ParquetWriter, Packed):
             about |= {"SPATIAL_INDEX": "NO"}  # which would sort the rows
         with pa.parquet.ParquetFile(self.file) as whole, tempfile.TemporaryDirectory() as folder:
             types = self._types(whole)
-            batches = (flat_columns(_as_types(batch, types)) for batch in whole.iter_batches())
+            batches = (self.flat(_as_types(batch, types)) for batch in whole.iter_batches())
             first = next(batches)
             rows = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
             path = Path(folder) / f"places.{next(kind for kind, name in DRIVERS.items() if name == self._driver)}"
@@ -644,7 +685,7 @@ class ExcelWriter(ParquetWriter, Packed):
         sheet = book.create_sheet("places")
         cell = functools.partial(_excel_cell, functools.partial(openpyxl.cell.WriteOnlyCell, sheet))
         with pa.parquet.ParquetFile(self.file) as whole:
-            for i, batch in enumerate(map(flat_columns, whole.iter_batches())):
+            for i, batch in enumerate(map(self.flat, whole.iter_batches())):
                 if i == 0:
                     sheet.append([cell(name) for name in batch.schema.names])
                 for row in zip(*map(_excel_values, batch.columns), strict=True):

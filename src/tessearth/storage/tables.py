@@ -116,6 +116,8 @@ class PointTable(NamedTuple):
     """How many rows the batches have."""
     bad_rows: int = 0
     """How many rows have no usable place."""
+    has_gaps: bool = False
+    """Whether rows without a usable place are among those of the batches."""
     csv: CsvFile | None = None
     """The file, when all columns of a csv are kept, whose rows can then be copied."""
     geometry: str | None = None
@@ -197,6 +199,7 @@ def open_points(path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] |
                 batches=_batches(columns, schema),
                 total_rows=total,
                 bad_rows=checked.bad,
+                has_gaps=checked.bad > 0 and reading.on_bad == "null",
                 csv=raw.csv if kept == raw.schema.names else None,
                 geometry=columns.names[0] if len(columns.names) == 1 and raw.geometry else None,
             )
