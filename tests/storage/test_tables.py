@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tessearth.bulk.writers import as_column, embedding_schema, open_writer, output_format
 from tessearth.errors import OutputError, TableError, TableWarning
-from tessearth.storage import ROWS_AT_ONCE, PointBatch, Reading, csv_text, open_points
+from tessearth.storage import ROWS_AT_ONCE, PointBatch, Reading, csv_text, open_points, read_labelled
 from tessearth.storage.shapes import Geometry, read_shapes
 
 FRAME = pd.DataFrame(
@@ -288,3 +288,14 @@ def test_a_guessed_encoding_is_said(tmp_path: Path) -> None:
         _, kept = read_all(path)
     assert kept["name"].to_pylist() == ["Orl\u00e9ans"]
     read_all(path, encoding="latin-1")  # said by the reader: no warning, which would be an error here
+
+
+def test_numbers_with_decimal_commas_are_never_taken_for_classes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("lat;lon;yield\n48,5;2,5;2,4\n49,5;3,5;-1,25\n")
+    reading = Reading(coordinates="comma")
+    assert read_labelled(path, "yield", reading=reading).target.tolist() == [2.4, -1.25]
+    assert read_labelled(path, "yield", "classify", reading).classes == ("-1,25", "2,4")
+    path.write_text("lat;lon;yield\n48.5;2.5;2,4\n49.5;3.5;7\n")
+    with pytest.raises(TableError, match="holds '2,4': add --coordinates comma to read numbers, or --kind classify"):
+        read_labelled(path, "yield")

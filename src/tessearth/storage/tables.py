@@ -460,6 +460,15 @@ def read_labelled(
         raise TableError(f"{name}: column {target!r} is empty in all {len(known)} rows")
     column, places = column.filter(pa.array(known)), places[known]
     numbers = _numbers_or_none(column)
+    if numbers is None and kind != "classify" and pa.types.is_string(column.type):
+        with_commas = np.array([read_angle(text, "comma") for text in column.to_pylist()])
+        if np.isfinite(with_commas).all():
+            if reading.coordinates != "comma":
+                what = f"column {target!r} holds {column[0].as_py()!r}"
+                raise TableError(
+                    f"{name}: {what}: add --coordinates comma to read numbers, or --kind classify for names"
+                )
+            numbers = with_commas
     if kind == "regress" and numbers is None:
         first = next(value for value in _as_text(column) if not np.isfinite(read_angle(value)))
         raise TableError(f"{name}: column {target!r} holds {first!r}, not a number; give kind classify (:classify)")
