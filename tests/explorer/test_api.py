@@ -67,6 +67,35 @@ def test_the_first_numbers_are_sent_at_unit_length(client: Client, embedder: Emb
     assert f"dims is 1000; it must lie between 1 and the embedding's width, {embedder.dim}" in refused.error
 
 
+def test_rows_without_a_place_are_refused_skipped_or_answered_by_null(client: Client, embedder: Embedder) -> None:
+    body = {"lat": [PARIS[0], None, 95.0, -1.3], "lon": [PARIS[1], 2.0, 3.0, 36.8]}
+    want = embedder([PARIS, (-1.3, 36.8)])
+    refused = client.ask("/embed", body)
+    assert refused.status == 422
+    assert "row 1" in refused.error
+    skipped = client.ask("/embed", {**body, "on_bad": "skip"}).json()
+    np.testing.assert_allclose(skipped["embedding"], want, atol=1e-6)
+    first, *gaps, last = client.ask("/embed", {**body, "on_bad": "null"}).json()["embedding"]
+    assert gaps == [None, None]
+    np.testing.assert_allclose([first, last], want, atol=1e-6)
+    binary = client.ask("/embed", {**body, "on_bad": "null", "format": "binary"})
+    rows = np.frombuffer(binary.body, "<f4").reshape(4, -1)
+    assert np.isnan(rows[1:3]).all()
+    np.testing.assert_array_equal(rows[[0, 3]], want)
+
+
+def test_labels_without_a_place_are_refused_or_left_out(client: Client) -> None:
+    lat, lon = PLACES.T.tolist()
+    values = np.arange(float(len(lat))).tolist()
+    whole = client.ask("/predict", {"lat": lat, "lon": lon, "values": values}).json()
+    assert (whole["rows"], whole["left_out"]) == (len(lat), 0)
+    body = {"lat": [None, *lat], "lon": [2.0, *lon], "values": [1e9, *values]}
+    assert client.ask("/predict", body).status == 422
+    found = client.ask("/predict", {**body, "on_bad": "skip"}).json()
+    assert (found["rows"], found["left_out"]) == (len(lat), 1)
+    assert found["random"] == whole["random"]
+
+
 def test_what_two_places_share_does_not_count(client: Client, embedder: Embedder) -> None:
     body = {"lat": PARIS[0], "lon": PARIS[1], "count": 3, "apart_km": 0, "unlike": [10.0, 20.0]}
     found = client.ask("/similar", body).json()["places"]

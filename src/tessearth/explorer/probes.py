@@ -1,6 +1,9 @@
 """Probes on labels that a request sends: fitted on embeddings, scored in cross-validation, kept for their maps."""
 
 import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +14,7 @@ from tessearth.evaluation import METRICS, RidgeProbe, block_ids, score
 from tessearth.explorer.schemas import PredictRequest, Score
 from tessearth.ridge import RidgeFit, fit_ridge_classifier, fit_ridge_regression
 from tessearth.settings import Kind
-from tessearth.sphere import Floats
+from tessearth.sphere import Floats, take_latlon
 
 Array = npt.NDArray[Any]
 
@@ -49,6 +52,19 @@ class FittedProbe(NamedTuple):
     def decide(self, embeddings: Array) -> npt.NDArray[np.float32]:
         """The predicted number (N, 1), or a value for every class (N, C)."""
         return np.asarray(self.fit.decision(embeddings.astype(np.float32)).float().cpu().numpy())
+
+
+def with_places(request: PredictRequest) -> PredictRequest:
+    """The request without the rows that have no usable place, where it asks for that."""
+    if request.on_bad == "error" or not len(request.lat) == len(request.lon) == len(request.values):
+        return request
+    places = take_latlon(lat=request.lat, lon=request.lon, on_bad="null")
+    known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(places).all(axis=1))
+
+    def kept(values: Sequence[Any]) -> list[Any]:
+        return list(itertools.compress(values, known.tolist()))
+
+    return replace(request, lat=kept(request.lat), lon=kept(request.lon), values=kept(request.values))
 
 
 def read_target(request: PredictRequest) -> Target:

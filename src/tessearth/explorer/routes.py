@@ -12,11 +12,11 @@ from tessearth.embedding import first_numbers, take_away
 from tessearth.errors import ConfigError, CoordinateError, UnknownNameError
 from tessearth.explorer import answers, pictures, schemas
 from tessearth.explorer.limits import BINARY, CONTENT_TYPE
-from tessearth.explorer.probes import FittedProbe, fit_probe, read_target
+from tessearth.explorer.probes import FittedProbe, fit_probe, read_target, with_places
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
 from tessearth.settings import check_dims
-from tessearth.sphere import Floats, as_latlon, as_places, world_grid
+from tessearth.sphere import Floats, as_latlon, as_places, take_latlon, world_grid
 from tessearth.version import __version__
 from tessearth.zoo import is_untrained
 
@@ -54,11 +54,16 @@ class Routes:
             raise ConfigError(
                 f'{len(places)} embeddings are too long for JSON: ask for "binary", or for {most} at most'
             )
-        rows = _shortened(await self.served.embed(places.reshape(-1, 2)), request.dims)
+        flat = places.reshape(-1, 2)
+        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(flat).all(axis=1))
+        rows = np.full((len(flat), dim), np.nan, np.float32)
+        rows[known] = _shortened(await self.served.embed(np.ascontiguousarray(flat[known])), request.dims)
         found = rows.reshape(*places.shape[:-1], dim)
         if request.format == "binary":
             return _binary_reply(found)
         embedding = _rounded(found)
+        if not known.all():
+            embedding = [row if has_place else None for row, has_place in zip(embedding, known.tolist(), strict=True)]
         return _json_reply(
             schemas.EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding)
         )
@@ -139,8 +144,8 @@ class Routes:
         """Fit a probe on labelled places and answer with its scores and its map."""
         if len(request.lat) > self.served.settings.max_labels:
             raise ConfigError(f"{len(request.lat)} labels are too many: send at most {self.served.settings.max_labels}")
-        target = read_target(request)
-        places = as_latlon(lat=request.lat, lon=request.lon)
+        labelled = with_places(request)
+        target, places = read_target(labelled), as_latlon(lat=labelled.lat, lon=labelled.lon)
         step = request.step_degrees
         if step is not None and not step >= SMALLEST_STEP:
             raise ConfigError(f"step_degrees is {step:g}; it must be at least {SMALLEST_STEP:g}")
@@ -153,7 +158,8 @@ class Routes:
             values = await asyncio.to_thread(probe.fit.predict, await self.served.embed(cells.reshape(-1, 2)))
             grid = np.asarray(values, dtype=np.float64).reshape(cells.shape[:2])
             drawn = schemas.WorldMap(step_degrees=step, values=_rounded(grid))
-        return _json_reply(_describe_probe(probe, drawn))
+        left_out = len(request.lat) - len(labelled.lat)
+        return _json_reply(_describe_probe(probe, drawn, left_out))
 
     async def layers(self) -> list[schemas.LayerAnswer]:
         """The layers of the map this model has, and the progress of each."""
@@ -227,7 +233,7 @@ class Routes:
         for given in (request.points, request.lat, request.lon):
             if isinstance(given, list):
                 self._check_count(len(given))
-        return as_latlon(request.points, lat=request.lat, lon=request.lon)
+        return take_latlon(request.points, lat=request.lat, lon=request.lon, on_bad=request.on_bad)
 
     def _check_count(self, count: int) -> None:
         if count > self.served.settings.max_points:
@@ -266,13 +272,14 @@ def _optional_place(lat: float | None, lon: float | None) -> Floats | None:
     return None if lat is None or lon is None else as_latlon((lat, lon))
 
 
-def _describe_probe(probe: FittedProbe, drawn: schemas.WorldMap | None) -> schemas.PredictAnswer:
+def _describe_probe(probe: FittedProbe, drawn: schemas.WorldMap | None, left_out: int) -> schemas.PredictAnswer:
     is_class = probe.target.kind == "classify"
     return schemas.PredictAnswer(
         probe=probe.key,
         name=probe.name,
         kind=probe.target.kind,
         rows=len(probe.target.values),
+        left_out=left_out,
         random=probe.random,
         regional=probe.regional,
         penalty=float(probe.fit.alpha[0]),

@@ -6,10 +6,13 @@ Coordinates and counts are checked by the functions that use them, in the words 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from tessearth.sphere import OnBad
+
 KNOWN_ONLY: dict[str, Any] = {"extra": "forbid"}
 """Unknown fields are refused."""
 
-Numbers = float | list[float]
+Numbers = float | list[float | None]
+"""null stands for a coordinate that is missing."""
 LayerName = Literal["embedding", "sharpness", "token", "similarity", "prediction"]
 TileName = Literal["earth", "embedding", "sharpness", "token", "similarity", "prediction"]
 
@@ -22,11 +25,13 @@ class EmbedRequest:
 
     lat: Numbers | None = None
     lon: Numbers | None = None
-    points: list[list[float]] | None = None
+    points: list[list[float | None]] | None = None
     format: Literal["json", "binary"] = "json"
     """json, or binary: float32 little-endian, row after row, with the shape in the header X-Shape."""
     dims: int | None = None
     """How many of the first numbers are sent, brought back to unit length; null is all of them."""
+    on_bad: OnBad = "error"
+    """Rows without a usable place: refuse all, skip them, or answer null for them (NaN in binary)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ class EmbedAnswer:
 
     model: str
     shape: list[int]
-    embedding: list[float] | list[list[float]]
+    embedding: list[float] | list[list[float] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,10 +212,12 @@ class PredictRequest:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = KNOWN_ONLY
 
-    lat: list[float]
-    lon: list[float]
+    lat: list[float | None]
+    lon: list[float | None]
     values: list[float] | list[str]
     name: str = "value"
+    on_bad: Literal["error", "skip"] = "error"
+    """Rows without a usable place: refuse all, or leave them out."""
     kind: Literal["auto", "regress", "classify"] = "auto"
     """auto: numbers are a quantity, text is classes."""
     step_degrees: float | None = None
@@ -246,6 +253,8 @@ class PredictAnswer:
     name: str
     kind: Literal["regress", "classify"]
     rows: int
+    left_out: int
+    """How many rows were left out because they had no usable place."""
     random: Score | None
     """The score with rows held out at random; null with too few rows."""
     regional: Score | None
