@@ -124,5 +124,5 @@ def test_widths_add_up_over_tessellations() -> None:
 
 
 def test_an_unknown_form_of_logits_is_named() -> None:
-    with pytest.raises(ConfigError, match="logits is 'cosine'; it must be 'paper' or 'decoupled'"):
+    with pytest.raises(ConfigError, match="logits is 'cosine'; it must be one of 'paper', 'decoupled', 'chord'"):
         TessellationConfig(logits="cosine")  # type: ignore[arg-type]

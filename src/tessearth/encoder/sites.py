@@ -18,8 +18,8 @@ SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
 LAND_SHARE = 0.2652
 """The share of the sphere that is land north of 60 S in the mask; the search for a lattice begins from it."""
-SEARCH_WIDTH = 400
-"""The number of lattice sizes to try before surplus sites are dropped instead."""
+SEARCH_WIDTH, SEARCHED_SITES = 400, 8192
+"""The number of lattice sizes to try before surplus sites are dropped instead; fewer for more sites than this."""
 
 
 def start_sites(start: SiteStart, num_sites: int) -> Tensor:
@@ -45,11 +45,12 @@ def land_lattice(
         return lattice[torch.from_numpy(on_land(xyz_to_latlon(lattice).numpy()))]
 
     smallest: Tensor | None = None
+    width = max(4, SEARCH_WIDTH * SEARCHED_SITES // max(num_sites, SEARCHED_SITES))
     centre = max(num_sites, round(num_sites / LAND_SHARE))
     found = len(keep(centre))
-    if found and abs(found - num_sites) > SEARCH_WIDTH / 2 * LAND_SHARE:
+    if found and abs(found - num_sites) > width / 2 * LAND_SHARE:
         centre = max(num_sites, round(centre * num_sites / found))
-    reach = SEARCH_WIDTH // 2
+    reach = width // 2
     for size in sorted(range(max(1, centre - reach), centre + reach + 1), key=lambda size: (abs(size - centre), -size)):
         kept = keep(size)
         if len(kept) == num_sites:

@@ -35,6 +35,7 @@ from tessearth.sphere.grids import wanted_places as wanted_places
 from tessearth.sphere.grids import world_grid as world_grid
 from tessearth.sphere.land import is_inhabited_land as is_inhabited_land
 from tessearth.sphere.land import is_land as is_land
+from tessearth.sphere.neighbours import mean_chord as mean_chord
 from tessearth.sphere.outlines import ROWS as ROWS
 from tessearth.sphere.outlines import Outline as Outline
 from tessearth.sphere.outlines import Stretches as Stretches

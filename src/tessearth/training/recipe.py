@@ -213,7 +213,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values as JSON gives them back, without the tables of the encoder that is not trained."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        plain: dict[str, Any] = json.loads(json.dumps({**dataclasses.asdict(self), "encoder": self.encoder.to_dict()}))
         for name in ("encoder", "sites") if self.baseline is not None else ("baseline",):
             del plain[name]
         return plain
