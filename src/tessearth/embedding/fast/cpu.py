@@ -12,12 +12,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tessearth.embedding.fast.bounds import EPSILON, read_logits, read_rows, sort_places
+from tessearth.embedding.fast.bounds import (
+    EPSILON,
+    SortedPlaces,
+    fine_per_cell,
+    read_logits,
+    read_rows,
+    sort_places,
+)
 from tessearth.embedding.fast.head import FastHead, Precision, fold
-from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
+from tessearth.embedding.fast.listed import REGION_DEPTH, ListedMixture, ListedSites, region_of, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture, Way
 from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder
-from tessearth.sphere import place_keys
+from tessearth.sphere import cell_keys
 
 Floats = npt.NDArray[np.float32]
 
@@ -68,6 +75,7 @@ class FastVoronoi:
         places = sort_places(xyz)
         ways = [m.choose(places) if isinstance(m, TessellationMixture) else Way() for m in self.mixtures]
         sorted_xyz = xyz.index_select(0, places.order)
+        self._list(places)
         order = places.order.numpy()
         rows = np.empty((len(xyz), self.config.output_dim), np.float32)  # numpy asks for large pages: 3 times as fast
 
@@ -81,10 +89,17 @@ class FastVoronoi:
         for_each_block(embed_block, range(0, len(xyz), ROWS_AT_ONCE))
         return torch.from_numpy(rows)
 
+    def _list(self, places: SortedPlaces) -> None:
+        """Make the lists that places need and that are not made yet."""
+        regions = torch.unique_consecutive(places.fine // fine_per_cell(2**REGION_DEPTH))
+        listed = [mixture.sites for mixture in self.mixtures if isinstance(mixture, ListedMixture)]
+        jobs = [(sites, region) for sites in listed for region in sites.missing(regions)]
+        for_each_block(lambda job: jobs[job][0].make(jobs[job][1]), range(len(jobs)))
+
     def _activate(self, xyz: Tensor, fine: Tensor, ways: list[Way]) -> Tensor:
         """The head's first activation, (H, N)."""
         mixed = self.folded.offset[:, None].repeat(1, len(xyz))  # a copy even for one place: what follows writes to it
-        keys = place_keys(xyz) if any(isinstance(m, ListedMixture) for m in self.mixtures) else fine
+        keys = cell_keys(xyz) if any(isinstance(m, ListedMixture) for m in self.mixtures) else fine
         for mixture, way in zip(self.mixtures, ways, strict=True):
             if isinstance(mixture, ListedMixture):
                 mixture.add_to(mixed, xyz, keys)
@@ -207,7 +222,10 @@ class OneByLists:
 
     def mix(self, here: Floats) -> Tensor:
         """(3,) -> (S,)."""
-        return _sum_rows(self.rows, *self.sites.weigh_one(here))
+        keys = cell_keys(torch.from_numpy(here[None]))
+        for region in self.sites.missing(region_of(keys)):
+            self.sites.make(region)
+        return _sum_rows(self.rows, *self.sites.weigh_one(here, int(keys)))
 
 
 def _times(x: Floats, rows: Tensor, bias: Tensor) -> Floats:

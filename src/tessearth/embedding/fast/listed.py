@@ -1,4 +1,4 @@
-"""Levels of sharp sites: a place mixes the few sites that are listed for its cell, whose others weigh epsilon together.
+"""Levels of sharp sites: a place mixes the few sites that are listed for its cell; all others weigh epsilon together.
 
 Logits come from differences, -tau / 2 |x - s|^2 + b, which float32 holds however sharp the sites are. Lists of a block
 of places are padded to one length, so that every step is one operation on (N, L) numbers.
@@ -14,17 +14,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tessearth.embedding.fast.bounds import EPSILON, SortedPlaces, read_logits
-from tessearth.embedding.fast.mixture import Way
-from tessearth.encoder import CellLists, SiteGeometry, SoftVoronoi, list_sites
+from tessearth.embedding.fast.bounds import EPSILON, bound_weights, keep_sites, read_logits
+from tessearth.encoder import SiteGeometry, SoftVoronoi, list_sites
+from tessearth.sphere import DEPTH, CellLists, CubeCells, cell_keys
 
 Floats = npt.NDArray[np.float32]
 
+REGION_DEPTH = 2
+"""How often a face of the cube is quartered into regions, whose lists are made together: 96 on the sphere."""
+REGION_SHARE = 1 / 16
+"""The share of epsilon that the choice of a region's sites may leave out."""
 SHARP = 256.0
 """The sharpness above which affine logits lose more than 1e-5 in float32."""
 MOST_LISTED = 192
 """Where a place feels more sites than this, series are shorter than lists."""
 SAMPLED_SITES = 24
+OUTSIDE = 1e30
+"""Taken off the logits of padding."""
 
 
 class Nearby(NamedTuple):
@@ -39,58 +45,83 @@ class Nearby(NamedTuple):
 class ListedSites:
     """A tessellation with chord logits, and the sites that matter in each cell of the sphere.
 
-    Lists are made when they are first needed, and are the same for everybody who makes them.
+    Lists are made region by region, when the first place of a region comes; they do not depend on the order.
     """
 
     def __init__(self, voronoi: SoftVoronoi) -> None:
-        self.geometry = read_sites(voronoi)
-        self.rows = voronoi.embeddings.detach()
-        positions, sharpness, territory, background = self.geometry
+        self.logits, self.geometry, self.rows = read_logits(voronoi), read_sites(voronoi), voronoi.embeddings.detach()
+        positions, sharpness, territory, self.background = self.geometry
         self.axes = tuple(axis.float().contiguous() for axis in positions.unbind(1))
         self.half, self.territory = (sharpness / 2).float(), territory.float()
-        self.background = background
+        self._regions: dict[int, CellLists] = {}
         self._lists: CellLists | None = None
-        self._making = threading.Lock()
+        self._joined, self._joining = 0, threading.Lock()
 
-    @property
+    def missing(self, regions: Tensor) -> list[int]:
+        """The regions among these that have no lists yet."""
+        return [region for region in regions.tolist() if region not in self._regions]
+
+    def make(self, region: int) -> None:
+        """Make the lists of a region."""
+        cells = CubeCells(2**REGION_DEPTH)
+        bounds = bound_weights(self.logits, *cells.caps(cells.of_keys(torch.tensor([region]))))
+        near = keep_sites(bounds, REGION_SHARE * EPSILON)[0, : len(self.half)].nonzero()[:, 0]
+        *parts, background = self.geometry
+        some = SiteGeometry(*(part[near] for part in parts), background)
+        found = list_sites(some, epsilon=(1 - REGION_SHARE) * EPSILON, within=(REGION_DEPTH, region))
+        self._regions[region] = found._replace(sites=near.int()[found.sites])
+
     def lists(self) -> CellLists:
-        """The lists of all cells."""
-        with self._making:
-            if self._lists is None:
-                self._lists = list_sites(self.geometry, epsilon=EPSILON)
+        """The lists of all regions that have any, with zeros behind the last list for as long as one may be."""
+        with self._joining:
+            if self._lists is None or self._joined < len(self._regions):
+                made = dict(sorted(self._regions.items()))
+                lengths = torch.cat([part.lengths for part in made.values()])
+                sites = [*(part.sites for part in made.values()), torch.zeros(int(lengths.max()) + 1, dtype=torch.int32)]
+                starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+                self._lists = CellLists(torch.cat([part.keys for part in made.values()]), starts, torch.cat(sites))
+                self._joined = len(made)
             return self._lists
 
-    def weigh(self, xyz: Tensor, keys: Tensor | None = None) -> Nearby:
-        """The sites listed for each direction with their weights, (N, 3) in float32, by the keys of their cells."""
-        lists = self.lists
-        cell = lists.find(xyz) if keys is None else lists.at(keys)
+    def weigh(self, xyz: Tensor, keys: Tensor) -> Nearby:
+        """The sites listed for each direction, (N, 3) in float32, by the keys of their cells, with their weights.
+
+        The regions of all places have lists.
+        """
+        lists = self.lists()
+        cell = lists.at(keys)
         start = lists.starts.index_select(0, cell)
         length = lists.starts.index_select(0, cell + 1).sub_(start)
-        step = torch.arange(max(1, int(length.max()) if len(cell) else 1), device=xyz.device)
-        which = (start[:, None] + step).clamp_(max=len(lists.items) - 1)
-        sites = lists.items.index_select(0, which.view(-1))
+        step = torch.arange(max(1, int(length.max())) if len(length) else 1)
+        which = start.int()[:, None] + step.int() if len(lists.sites) < 2**31 else start[:, None] + step
+        sites = lists.sites.index_select(0, which.view(-1))
         logits = self._logits(xyz, sites, which.shape)
-        logits.masked_fill_(step >= length[:, None], -torch.inf)
-        return Nearby(sites.view_as(which), self._share(logits))
+        beyond = (step + 1.0).sub(length[:, None]).clamp_(min=0)
+        return Nearby(sites.view_as(which), self._share(logits.sub_(beyond, alpha=OUTSIDE)))
 
-    def mix(self, xyz: Tensor, keys: Tensor | None = None) -> Tensor:
+    def mix(self, xyz: Tensor, keys: Tensor) -> Tensor:
         """Mixtures of site embeddings, (N, 3) -> (N, S)."""
         sites, weights = self.weigh(xyz, keys)
-        starts = torch.arange(0, sites.numel(), sites.shape[1], dtype=sites.dtype, device=sites.device)
-        flat = sites.view(-1), starts, False, 0, False, weights.view(-1)
-        return torch.embedding_bag(self.rows, *flat)[0]
+        starts = torch.arange(0, sites.numel(), sites.shape[1], dtype=sites.dtype)
+        return torch.embedding_bag(self.rows, sites.view(-1), starts, False, 0, False, weights.view(-1))[0]
 
-    def weigh_one(self, here: Floats) -> tuple[npt.NDArray[np.int32], Floats]:
+    def weigh_one(self, here: Floats, key: int) -> tuple[npt.NDArray[np.int32], Floats]:
         """The same for one direction, (3,), without a batch's fixed costs."""
-        starts, items = self.lists.starts, self.lists.items
-        cell = int(self.lists.find(torch.from_numpy(here[None])))
-        sites = items[int(starts[cell]) : int(starts[cell + 1])].numpy()
+        keys, starts, listed = self._numbers()
+        cell = int(keys.searchsorted(key, side="right")) - 1
+        sites = listed[starts[cell] : starts[cell + 1]]
         table = self._table[sites]
-        logits = table[:, 4] - table[:, 3] * np.square(table[:, :3] - here).sum(axis=1)
-        highest = max(float(logits.max(initial=-np.inf)), -math.inf if self.background is None else self.background)
+        away = table[:, :3] - here
+        logits = table[:, 4] - table[:, 3] * np.einsum("ka,ka->k", away, away)
+        least = -math.inf if self.background is None else self.background
+        highest = float(logits.max(initial=least))
         weights = np.exp(logits - np.float32(highest))
         behind = 0.0 if self.background is None else math.exp(self.background - highest)
         return sites, weights / np.float32(float(weights.sum()) + behind)
+
+    def _numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        keys, starts, sites = self.lists()
+        return keys.numpy(), starts.numpy(), sites.numpy()
 
     @functools.cached_property
     def _table(self) -> Floats:
@@ -98,10 +129,10 @@ class ListedSites:
         return torch.stack((*self.axes, self.half, self.territory), dim=1).numpy()
 
     def _logits(self, xyz: Tensor, sites: Tensor, shape: torch.Size) -> Tensor:
-        square = None
-        for axis, here in zip(self.axes, xyz.unbind(1), strict=True):
+        square = torch.empty(0)
+        for i, (axis, here) in enumerate(zip(self.axes, xyz.unbind(1), strict=True)):
             away = axis.index_select(0, sites).view(shape).sub_(here[:, None])
-            square = away.square_() if square is None else square.addcmul_(away, away)
+            square = square.addcmul_(away, away) if i else away.square_()
         half, territory = (part.index_select(0, sites).view(shape) for part in (self.half, self.territory))
         return territory.addcmul_(half, square, value=-1)
 
@@ -114,10 +145,10 @@ class ListedSites:
         return weights.div_(weights.sum(dim=-1, keepdim=True).add_((self.background - highest).exp_()))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lists", "_making", "_table")}
+        return self.__dict__ | {"_regions": {}, "_lists": None, "_joined": 0, "_joining": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lists=None, _making=threading.Lock())
+        self.__dict__.update(state, _joining=threading.Lock())
 
 
 class ListedMixture:
@@ -125,8 +156,8 @@ class ListedMixture:
 
     def __init__(self, sites: ListedSites, onwards: Tensor) -> None:
         self.sites, self.onwards = sites, onwards
-        used = torch.nn.functional.pad(onwards.any(dim=1).int(), (1, 1)).diff()
-        starts, ends = ((used == way).nonzero()[:, 0].tolist() for way in (1, -1))
+        edges = torch.nn.functional.pad(onwards.any(dim=1).int(), (1, 1)).diff()
+        starts, ends = ((edges == way).nonzero()[:, 0].tolist() for way in (1, -1))
         self.parts = [(slice(*run), onwards[slice(*run)]) for run in zip(starts, ends, strict=True)]
         """The rows of the map that are not zero, in runs."""
 
@@ -135,6 +166,11 @@ class ListedMixture:
         mixture = self.sites.mix(xyz, keys).T
         for rows, part in self.parts:
             mixed[rows].addmm_(part, mixture)
+
+
+def region_of(keys: Tensor) -> Tensor:
+    """The region of each key of `cell_keys`."""
+    return keys >> 2 * (DEPTH - REGION_DEPTH)
 
 
 def read_sites(voronoi: SoftVoronoi) -> SiteGeometry:
