@@ -53,9 +53,8 @@ def main() -> None:
             density = np.bincount(find(cells, latlon), minlength=cells.count) / np.maximum(area, 1)
             both = [spearman(density, variance, known & chosen) for chosen in (np.ones_like(on_land), on_land)]
             land, near = float(is_land(latlon).mean()), float(near_land(latlon).mean())
-            lines.append(
-                f"| {Path(name).stem} | {level} | {len(latlon):,} | {land:.3f} | {near:.3f} | {both[0]:.3f} | {both[1]:.3f} |"
-            )
+            numbers = " | ".join(f"{number:.3f}" for number in (land, near, *both))
+            lines.append(f"| {Path(name).stem} | {level} | {len(latlon):,} | {numbers} |")
     print("\n".join(lines))
     if arguments.table:
         command = " ".join(["python", "benchmarks/sites.py", *sys.argv[1:]])
@@ -83,7 +82,7 @@ def local_variance(features, cell, count):
     sums = torch.zeros(count, features.shape[1], dtype=torch.float64, device=device)
     squares = torch.zeros(count, dtype=torch.float64, device=device)
     for rows in np.array_split(np.arange(len(features)), max(1, len(features) // ROWS_AT_ONCE)):
-        part = torch.from_numpy(np.asarray(features[rows[0] : rows[-1] + 1])).to(device).double()
+        part = torch.from_numpy(np.array(features[rows[0] : rows[-1] + 1])).to(device).double()
         where = torch.from_numpy(cell[rows]).to(device)
         sums.index_add_(0, where, part)
         squares.index_add_(0, where, part.square().sum(-1))
