@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
 import torch
 
 from tessearth.errors import ConfigError, DataError, OutputError
+from tessearth.imagery.components import Projection, check_width, fit_projection
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.reading import (
     Chunk,
@@ -51,6 +51,7 @@ from tessearth.imagery.store import (
     write_manifest,
     write_places,
 )
+from tessearth.settings import from_plain
 from tessearth.storage import (
     JOURNAL,
     ArrayFile,
@@ -65,7 +66,6 @@ from tessearth.storage import (
     write_bytes,
 )
 
-Floats = npt.NDArray[np.float64]
 Device = str | torch.device
 Progress = Callable[[int, int], None]
 """Called with the number of places done and of all places."""
@@ -256,89 +256,39 @@ def write_components(
 ) -> dict[str, Any]:
     """Find the leading directions of the training places' features and project all features onto them.
 
-    The recipe's `balanced` first multiplies each source's features by one number, so that all have the same total
-    variance and a feature's is 1 on average; its `flattening` divides every component by this power of its deviation,
-    taken relative to the first one's, so that the first stays as it is. Returns the manifest's entry about them.
+    Returns the manifest's entry about them.
     """
     features = open_array(path / FEATURES, feature_shape(manifest), manifest["dtype"])
-    recipe, width, step = manifest["recipe"], manifest["recipe"]["pca"], manifest["chunk_places"]
-    if width > features.shape[-1]:
-        raise ConfigError(f"pca is {width}, but features are only {features.shape[-1]} wide")
+    recipe, step = from_plain(FeatureRecipe, manifest["recipe"]), manifest["chunk_places"]
     device = device if torch.device(device).type == "cuda" else "cpu"  # other accelerators have no float64
-    mean, covariance = _moments(features, training, step, device)
-    scale = _balance(covariance, manifest["widths"]) if recipe["balanced"] else np.ones(len(mean))
-    found = torch.linalg.eigh(torch.from_numpy(covariance * scale[:, None] * scale).to(device))
-    variance, directions = (part.cpu().numpy() for part in found)
-    variance, directions = variance[::-1], directions[:, ::-1]
-    # A decomposition leaves the sign open, a store must not: each direction's largest entry is positive.
-    directions = directions * np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(len(directions))])
-    directions = (directions * scale[:, None])[:, :width] / _deviation(variance[:width]) ** recipe["flattening"]
-    narrow = {
-        name: np.ascontiguousarray(value, dtype=np.float32)
-        for name, value in {"mean": mean, "directions": directions.T, "variance": variance[:width]}.items()
-    }
-    content = safetensors.numpy.save(narrow)
-    checksums = _project(path, features, mean, np.ascontiguousarray(directions), step, device)
+    check_width(recipe, features.shape[-1])
+    chunks = (_at(features[training[start : start + step]], device) for start in range(0, len(training), step))
+    projection = fit_projection(chunks, manifest.get("widths", [features.shape[-1]]), recipe)
+    variance, content = projection.variance, projection.to_bytes()
+    checksums = _project(path, features, projection, step, device)
     write_bytes(path / DIRECTIONS, content)
     return {
-        "width": width,
-        "share_of_variance": float(variance[:width].sum() / max(variance.sum(), 1e-300)),
+        "width": recipe.pca,
+        "share_of_variance": float(variance[: recipe.pca].sum() / variance.sum().clamp_min(1e-300)),
         "chunks": checksums,
         "directions_sha256": checksum(content),
     }
 
 
-def _project(
-    path: Path, features: npt.NDArray[Any], mean: Floats, directions: Floats, step: int, device: Device
-) -> list[str]:
-    """Write features less their mean along each direction, a chunk at a time; returns the chunks' checksums."""
+def _project(path: Path, features: npt.NDArray[Any], projection: Projection, step: int, device: Device) -> list[str]:
+    """Write features along each direction, a chunk at a time; returns the chunks' checksums."""
     checksums = []
-    onto, middle = torch.from_numpy(directions).to(device), torch.from_numpy(mean).to(device)
     with atomic_write(path / COMPONENTS) as file:
-        shape = (*features.shape[:2], directions.shape[1])
+        shape = (*features.shape[:2], projection.directions.shape[1])
         header = {"descr": features.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(features), step):
-            projected = (_at(features[start : start + step], device) - middle) @ onto
-            chunk = projected.to(getattr(torch, features.dtype.name)).cpu().numpy()
+            chunk = projection.apply(_at(features[start : start + step], device)).cpu().numpy()
             checksums.append(checksum(chunk))
             file.write(chunk.data)
     return checksums
 
 
 def _at(features: npt.NDArray[Any], device: Device) -> torch.Tensor:
-    """Features on a device in float64, sent as they are stored."""
-    return torch.from_numpy(np.array(features)).to(device).double()
-
-
-def _moments(
-    features: npt.NDArray[Any], training: npt.NDArray[np.int64], step: int, device: Device
-) -> tuple[Floats, Floats]:
-    """Mean (F,) and covariance (F, F) over training places and all views, in float64, a chunk at a time.
-
-    Values are shifted by the first place's before they are squared, so that large means do not eat the variance.
-    """
-    width = features.shape[-1]
-    shift = _at(features[training[0], 0], device)
-    total, products, count = torch.zeros_like(shift), shift.new_zeros(width, width), 0
-    for start in range(0, len(training), step):
-        rows = _at(features[training[start : start + step]], device).reshape(-1, width) - shift
-        total += rows.sum(dim=0)
-        products += rows.T @ rows
-        count += len(rows)
-    offset = total / count
-    covariance = products / count - torch.outer(offset, offset)
-    return (offset + shift).cpu().numpy(), covariance.cpu().numpy()
-
-
-def _balance(covariance: Floats, widths: list[int]) -> Floats:
-    """What each feature is multiplied with, (F,): one number per source."""
-    blocks = np.split(np.diag(covariance), np.cumsum(widths)[:-1])
-    scales = [np.sqrt(sum(widths) / len(widths) / max(float(block.sum()), 1e-300)) for block in blocks]
-    return np.repeat(scales, widths)
-
-
-def _deviation(variance: Floats) -> Floats:
-    """Deviations relative to the first one's, (width,); never so small that rounding noise would be blown up."""
-    relative: Floats = np.sqrt(np.maximum(variance / max(float(variance[0]), 1e-300), 1e-9))
-    return relative
+    """Features on a device, sent as they are stored."""
+    return torch.from_numpy(np.array(features)).to(device)
