@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -38,7 +39,7 @@ class ViewParameters(NamedTuple):
 def augment(
     tiles: Tensor,
     *,
-    indices: Sequence[int],
+    indices: Sequence[int] | npt.NDArray[np.int64],
     view: int,
     seed: int,
     size: int | None = None,
@@ -64,7 +65,7 @@ def augment(
 
 
 def view_parameters(
-    seed: int, indices: Sequence[int], view: int, settings: ViewSettings | None = None
+    seed: int, indices: Sequence[int] | npt.NDArray[np.int64], view: int, settings: ViewSettings | None = None
 ) -> ViewParameters:
     """What a view does to each place, drawn from (seed, place, view) and nothing else."""
     chosen = settings or ViewSettings()
