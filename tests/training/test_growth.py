@@ -1,6 +1,7 @@
 """Births and deaths of sites: what they go by, that nothing jumps, and that the schedule is kept."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -163,7 +164,7 @@ def test_sites_are_born_where_the_residual_is_and_die_where_nothing_passes() -> 
     height = grown.voronoi.directions[grown.voronoi.takes_part(), 2].detach()
     assert len(height) == 90
     assert float((height > 0.4).double().mean()) > 0.5
-    assert float((height < -0.6).double().mean()) < 0.02
+    assert float((height < -0.6).double().mean()) < 0.05
 
 
 def test_the_number_of_sites_grows_evenly_and_reaches_the_budget_at_the_last_event() -> None:
@@ -175,7 +176,7 @@ def test_the_number_of_sites_grows_evenly_and_reaches_the_budget_at_the_last_eve
         grown.event()
         counts.append(int(grown.voronoi.takes_part().sum()))
     assert counts[-1] == 160
-    ratios = [b / a for a, b in zip(counts, counts[1:], strict=False)]
+    ratios = [b / a for a, b in itertools.pairwise(counts)]
     assert max(ratios) - min(ratios) < 0.05
 
 

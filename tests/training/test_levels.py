@@ -1,7 +1,6 @@
 """Levels in training: sites move in units of their spacing, and sharpness follows spacing without a jump."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch

@@ -35,10 +35,9 @@ def _load_start(recipe: Recipe, name: str) -> LocationEncoder:
     budgets = tuple(t.num_sites for t in recipe.encoder.tessellations)
     if recipe.sites.growth is not None and isinstance(encoder, SphericalVoronoiEncoder):
         found = tuple(t.num_sites for t in encoder.config.tessellations)
-        if recipe.sites.growth.start not in (None, found):
-            raise ConfigError(
-                f"sites.growth.start is {list(recipe.sites.growth.start or ())}; {name} has {list(found)}"
-            )
+        asked = recipe.sites.growth.start
+        if asked not in (None, found):
+            raise ConfigError(f"sites.growth.start is {list(asked or ())}, and {name} has {list(found)}; leave it out")
         if len(found) == len(budgets) and all(a <= b for a, b in zip(found, budgets, strict=True)):
             encoder = add_slots(encoder, budgets)
     described, wanted = describe_encoder(encoder), recipe.to_dict()
