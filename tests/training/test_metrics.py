@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import DataError
 from tessearth.training import loop
-from tessearth.training.loop import retrieval
+from tessearth.training.validation import retrieval
 
 
 def test_equal_sides_are_found_at_once() -> None:
