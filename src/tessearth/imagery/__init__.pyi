@@ -14,3 +14,4 @@ from tessearth.imagery.recipe import read_layers as read_layers
 from tessearth.imagery.sources.raster import GlobalRaster as GlobalRaster
 from tessearth.imagery.sources.raster import blue_marble as blue_marble
 from tessearth.imagery.store import FeatureStore as FeatureStore
+from tessearth.imagery.store import is_store as is_store
