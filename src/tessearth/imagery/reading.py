@@ -1,13 +1,14 @@
-"""Sources, places and encoders built from a recipe, and the tiles of places by view."""
+"""Sources, places and encoders built from a recipe, and the tiles and features of places by view."""
 
 import inspect
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS, build_image_encoder
@@ -16,6 +17,7 @@ from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.source import Source, Tiles
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.sources.geotiff import GeoTiff
+from tessearth.imagery.sources.on_device import DeviceSource
 from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.settings import did_you_mean
@@ -31,6 +33,7 @@ from tessearth.sphere import (
 )
 from tessearth.storage import Reading, one_torch_thread, open_points, open_pool
 
+Rows = range | npt.NDArray[np.int64]
 Chunk = list[list[Tiles]]
 """Tiles of consecutive places by source and view, (n, C, h, w) each."""
 
@@ -138,44 +141,78 @@ def _choose(latlon: Floats, recipe: PlacesRecipe) -> Floats:
 
 
 def load_or_fit_encoder(
-    recipe: FeatureRecipe, number: int, source: Source, places: Places, store: Path, device: str | torch.device
+    recipe: FeatureRecipe,
+    number: int,
+    source: Source | DeviceSource,
+    places: Places,
+    store: Path | None,
+    device: str | torch.device,
 ) -> ImageEncoder:
-    """The frozen encoder of one source: from the store when it was fitted before, else made and kept there."""
+    """The frozen encoder of one source: from the store when it was fitted before, else made and kept there, if any."""
     wanted = recipe.sources[number]
     build = IMAGE_ENCODERS.get(wanted.encoder)
     if build is None or "tiles" not in inspect.signature(build).parameters:
         return build_image_encoder(wanted.encoder, device=device, **wanted.encoder_options)
-    kept = store / ENCODERS / f"{number}.safetensors"
-    if kept.is_file():
+    kept = store and store / ENCODERS / f"{number}.safetensors"
+    if kept and kept.is_file():
         return build_image_encoder(kept, device=device)
     sample = np.flatnonzero(~places.validation)[: recipe.fit_places]
-    tiles = centre_crop_of(source.tiles(places.latlon[sample]), wanted.crop)
-    options = {"seed": recipe.seed + number, **wanted.encoder_options}
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    build(tiles=torch.from_numpy(tiles), **options).save(kept)
-    return build_image_encoder(kept, device=device)
+    tiles = _cropped(torch.as_tensor(source.tiles(places.latlon[sample])).cpu(), wanted.crop)
+    encoder = build(tiles=tiles, **{"seed": recipe.seed + number, **wanted.encoder_options})
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        encoder.save(kept)
+    return encoder.to(device)
 
 
-def centre_crop_of(tiles: Tiles, crop: int | None) -> Tiles:
-    """Tiles (N, C, H, W) cut to their middle; None leaves them whole."""
-    return tiles if crop is None else np.ascontiguousarray(centre_crop(torch.from_numpy(tiles), crop).numpy())
-
-
-def read_tiles(sources: list[Source], latlon: npt.NDArray[np.float64], recipe: FeatureRecipe, rows: range) -> Chunk:
-    """The tiles of some rows of the places, by source and view.
+def read_views(
+    source: Source | DeviceSource, crop: int | None, latlon: Floats, recipe: FeatureRecipe, rows: Rows
+) -> list[Tensor]:
+    """The tiles of some rows of the places by view, (n, C, h, w) each, where the source reads them.
 
     A view is drawn from the seed, the place's row and the view's number, never from the batch it is read in.
     """
-    chunk = []
-    for source, crop in zip(sources, [each.crop for each in recipe.sources], strict=True):
-        tiles = source.tiles(latlon[rows.start : rows.stop])
-        pixels, seed, settings = torch.from_numpy(tiles), recipe.seed, recipe.augmentation
-        others = [
-            augment(pixels, indices=rows, view=view, seed=seed, size=crop, settings=settings).numpy()
-            for view in range(1, recipe.views)
-        ]
-        chunk.append([centre_crop_of(tiles, crop), *others])
-    return chunk
+    tiles = torch.as_tensor(source.tiles(latlon[np.asarray(rows)]))
+    seed, settings = recipe.seed, recipe.augmentation
+    others = (
+        augment(tiles, indices=rows, view=view, seed=seed, size=crop, settings=settings)
+        for view in range(1, recipe.views)
+    )
+    return [_cropped(tiles, crop), *others]
+
+
+def read_tiles(sources: list[Source], latlon: Floats, recipe: FeatureRecipe, rows: Rows) -> Chunk:
+    """The tiles of some rows of the places, by source and view."""
+    return [
+        [view.numpy() for view in read_views(source, wanted.crop, latlon, recipe, rows)]
+        for source, wanted in zip(sources, recipe.sources, strict=True)
+    ]
+
+
+def encode_views(encoder: ImageEncoder, views: Sequence[Tensor]) -> Tensor:
+    """Features of one source, (n, views, width), on the encoder's device."""
+    return torch.stack([encoder.encode(view) for view in views], dim=1)
+
+
+def join_sources(by_source: Sequence[Tensor], recipe: FeatureRecipe, rows: Rows) -> Tensor:
+    """Features of all sources, (n, views, F), in the stored type, all of them finite."""
+    features = torch.cat(list(by_source), dim=-1)
+    stored = features.to(getattr(torch, recipe.dtype))
+    finite = stored.isfinite()  # where they are: half precision is slow on a processor
+    if not bool(finite.all()):
+        row = int(rows[int((~finite).flatten(1).any(dim=1).nonzero()[0, 0])])
+        if bool(features.isfinite().all()):
+            largest = float(features.abs().max())
+            raise ConfigError(
+                f"a feature of place {row} is {largest:.3g}, too large for float16; set dtype = 'float32'"
+            )
+        raise DataError(f"the features of place {row} are not finite: its tile holds pixels without data")
+    return stored
+
+
+def _cropped(tiles: Tensor, crop: int | None) -> Tensor:
+    """Tiles (N, C, H, W) cut to their middle; None leaves them whole."""
+    return tiles if crop is None else centre_crop(tiles, crop).contiguous()
 
 
 def read_ahead(
