@@ -3,6 +3,9 @@ from tessearth.encoder.config import TessellationConfig as TessellationConfig
 from tessearth.encoder.contract import BASELINE_FORMAT as BASELINE_FORMAT
 from tessearth.encoder.contract import BASELINE_FORMAT_VERSION as BASELINE_FORMAT_VERSION
 from tessearth.encoder.contract import LocationEncoder as LocationEncoder
+from tessearth.encoder.lists import SiteGeometry as SiteGeometry
+from tessearth.encoder.lists import Slack as Slack
+from tessearth.encoder.lists import list_sites as list_sites
 from tessearth.encoder.model import ResidualBlock as ResidualBlock
 from tessearth.encoder.model import ResidualHead as ResidualHead
 from tessearth.encoder.model import SphericalVoronoiEncoder as SphericalVoronoiEncoder

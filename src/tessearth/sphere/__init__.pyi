@@ -5,6 +5,10 @@ from tessearth.sphere.angles import fits_axis as fits_axis
 from tessearth.sphere.angles import guess_form as guess_form
 from tessearth.sphere.angles import read_angle as read_angle
 from tessearth.sphere.angles import read_pair as read_pair
+from tessearth.sphere.cell_lists import Block as Block
+from tessearth.sphere.cell_lists import CellLists as CellLists
+from tessearth.sphere.cell_lists import Verdict as Verdict
+from tessearth.sphere.cell_lists import refine as refine
 from tessearth.sphere.containers import find_columns as find_columns
 from tessearth.sphere.containers import is_container as is_container
 from tessearth.sphere.coordinates import LARGEST_DEGREES as LARGEST_DEGREES
@@ -17,6 +21,8 @@ from tessearth.sphere.coordinates import as_xyz as as_xyz
 from tessearth.sphere.coordinates import check_latlon as check_latlon
 from tessearth.sphere.coordinates import take_latlon as take_latlon
 from tessearth.sphere.coordinates import warn_of_radians as warn_of_radians
+from tessearth.sphere.cube_cells import ROUNDING as ROUNDING
+from tessearth.sphere.cube_cells import CubeCells as CubeCells
 from tessearth.sphere.geometry import EARTH_RADIUS_KM as EARTH_RADIUS_KM
 from tessearth.sphere.geometry import angular_distance as angular_distance
 from tessearth.sphere.geometry import fibonacci_lattice as fibonacci_lattice

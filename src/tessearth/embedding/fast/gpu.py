@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.embedding.fast import triton_kernels as kernels
-from tessearth.embedding.fast.bounds import FINEST, AffineLogits, CubeCells, cells_along_curve, read_logits
+from tessearth.embedding.fast.bounds import FINEST, AffineLogits, cells_along_curve, read_logits
 from tessearth.embedding.fast.head import Folded, fold, residual_blocks
 from tessearth.embedding.fast.series import CellTables, evaluate_terms, series_degree, term_degrees
 from tessearth.embedding.fast.triton_kernels import MOST_TERMS, Halves, Shape, Tables
 from tessearth.encoder import SphericalVoronoiEncoder
+from tessearth.sphere import CubeCells
 
 SIDE = 8
 """Cells per edge of a cube's face that series are first tried for."""
