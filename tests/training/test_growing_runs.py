@@ -8,17 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from tessearth.encoder import add_slots, load_weights, read_slots, read_trajectory, read_weights
+from tessearth.encoder import load_weights, read_slots, read_trajectory, read_weights
 from tessearth.errors import ConfigError, DataError
 from tessearth.training.loop import pretrain
 from tessearth.training.recipe import Recipe, read_recipe, to_toml
-from tests.processes import run_processes
 from tests.training.growing import GROWTH, growing_recipe
-from tests.training.test_processes import free_ports
-
-EXACT = {"encoder": {"dropout": 0.0, "token_dropout": 0.0}, "precision": "float64", "jitter_degrees": 0.0}
 
 
 def train(out: Path, store: Path, recipe: Recipe | None = None, **options: object):  # type: ignore[no-untyped-def]
@@ -166,20 +161,3 @@ def test_damaged_records_of_births_are_refused(finished: Path, tmp_path: Path) -
         np.savez(tmp_path / "bad.npz", **arrays | {name: value})
         with pytest.raises(DataError, match="its alive and births do not fit"):
             read_trajectory(tmp_path / "bad.npz")
-
-
-def work(rank: int, ports: tuple[int, int], store: str, out: str) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ports[0]), RANK=str(rank), WORLD_SIZE="2")
-    pretrain(growing_recipe(**EXACT), out, store=store, device="cpu")  # type: ignore[arg-type]
-
-
-def test_two_processes_grow_the_sites_of_one(store: Path, tmp_path: Path) -> None:
-    run_processes(work, (free_ports(), str(store), str(tmp_path / "two")))
-    train(tmp_path / "one", store, growing_recipe(**EXACT))  # type: ignore[arg-type]
-    one, two = (load_weights(tmp_path / name / "weights" / "last.safetensors") for name in ("one", "two"))
-    assert one.config.tessellations[1].num_sites == 40
-    state = one.state_dict()
-    for name, tensor in two.state_dict().items():
-        torch.testing.assert_close(tensor, state[name], rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
-    assert add_slots(one, (12, 40)) is one

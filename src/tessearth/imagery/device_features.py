@@ -93,6 +93,7 @@ class DeviceReader:
         computed = [self.features(places.latlon, rows) for rows in self.cut(self.fitted_rows(places))]
         content = fit_projection(computed, [encoder.width for encoder in self.encoders], self.recipe).to_bytes()
         if kept:
+            kept.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(kept, content)
         self.projection = Projection.from_bytes(content, self.device)  # rounded as the next time
         return computed

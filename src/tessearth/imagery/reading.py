@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
+from tessearth.imagery.density import read_density
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS, build_image_encoder
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
@@ -22,9 +23,11 @@ from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.settings import did_you_mean
 from tessearth.sphere import (
+    GLOBE,
     Floats,
     check_box,
     find_region,
+    is_inhabited_land,
     sample_box,
     sample_elsewhere,
     sample_land,
@@ -49,7 +52,7 @@ def check_files(recipe: FeatureRecipe) -> None:
         for options in (source.options, source.encoder_options):
             for value in (options.get(name) for name in FILE_OPTIONS):
                 named += [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    named += [recipe.places.table] if recipe.places.table else []
+    named += [file for file in (recipe.places.table, recipe.places.density) if file]
     missing = [name for name in dict.fromkeys(named) if _is_missing(name)]
     if missing:
         advice = recipe.fetch or f"paths count from the folder of the command, {Path.cwd()}"
@@ -103,19 +106,34 @@ def _split(latlon: Floats, recipe: PlacesRecipe) -> Places:
 
 
 def _draw_places(recipe: PlacesRecipe, source: Source, kind: str) -> Floats:
+    """The places of a recipe without a table; those of its density come last."""
     if recipe.where == "source":
         return _source_places(source, kind, recipe)
     assert recipe.count is not None, "only a table has as many places as it has"
-    if recipe.bbox is not None:
-        box = check_box(recipe.bbox)
-        return sample_box(box, box.contains, recipe.count, recipe.seed)
+    dense = 0 if recipe.density is None else round(recipe.density_share * recipe.count)
+    even = _draw_evenly(recipe, recipe.count - dense)
+    if recipe.density is None:
+        return even
+    density = read_density(recipe.density, above=recipe.density_above, km=recipe.density_km)
+    box, wanted = GLOBE, is_inhabited_land if recipe.where == "land" else None
     if recipe.region is not None:
         region = find_region(recipe.region)
-        return sample_box(region.box, region.contains, recipe.count, recipe.seed)
+        box, wanted = region.box, region.contains
+    box = box if recipe.bbox is None else check_box(recipe.bbox)
+    return np.concatenate((even, density.draw(dense, recipe.seed, box=box, wanted=wanted)))
+
+
+def _draw_evenly(recipe: PlacesRecipe, count: int) -> Floats:
+    if recipe.bbox is not None:
+        box = check_box(recipe.bbox)
+        return sample_box(box, box.contains, count, recipe.seed)
+    if recipe.region is not None:
+        region = find_region(recipe.region)
+        return sample_box(region.box, region.contains, count, recipe.seed)
     if recipe.where == "sphere":
-        return sample_sphere(recipe.count, recipe.seed)
-    rest = round(recipe.elsewhere * recipe.count)
-    return np.concatenate((sample_land(recipe.count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
+        return sample_sphere(count, recipe.seed)
+    rest = round(recipe.elsewhere * count)
+    return np.concatenate((sample_land(count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
 
 
 def _source_places(source: Source, kind: str, recipe: PlacesRecipe) -> Floats:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from tessearth.devices import find_device
 from tessearth.encoder import SphericalVoronoiEncoder, compact
 from tessearth.errors import ConfigError, DataError
-from tessearth.imagery import FeatureStore, build_store
+from tessearth.imagery import DeviceFeatures, FeatureStore, build_store, compute_features, has_device_form, is_store
 from tessearth.training.data import TrainingData
 from tessearth.training.model import FITTED_PLACES, PretrainingModel, fit_image_side_
 from tessearth.training.objective import is_distributed
@@ -118,7 +119,8 @@ def pretrain(
 ) -> Result:
     """Train an encoder by a recipe and write everything into the folder `out`.
 
-    Without a store the recipe's own is made in RUN/features first and reported to `features_progress`. With `resume` an
+    Without a store the recipe's own is made in RUN/features first and reported to `features_progress`; where a GPU can
+    read all sources, features are made and kept in its memory, and only what was fitted is written. With `resume` an
     interrupted run continues and ends with the same weights as an uninterrupted one (bit for bit on a CPU); recipe
     (None) and store are read from the run. Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. Started by
     torchrun, all processes train together.
@@ -128,6 +130,7 @@ def pretrain(
         recipe = folder.recipe()
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
     store = folder.find_store() if resume and store is None else store
+    found: FeatureStore | DeviceFeatures
     chosen = choose_device(device)
     with process_group(chosen) as rank, numerics(recipe.training.precision, chosen):
         if rank > 0:
@@ -152,7 +155,7 @@ class _Run:
         self,
         recipe: Recipe,
         folder: RunFolder | None,
-        store: FeatureStore,
+        store: FeatureStore | DeviceFeatures,
         device: torch.device,
         progress: Progress | None,
     ) -> None:
@@ -292,11 +295,13 @@ def _open_store(
     store: str | Path | FeatureStore | None,
     device: torch.device,
     progress: FeaturesProgress | None,
-) -> FeatureStore:
-    """The given store, checked against the recipe, else the run's own, which is made."""
+) -> FeatureStore | DeviceFeatures:
+    """The given store, checked against the recipe, else the run's own, which is made, or features on a GPU."""
     if store is None:
         if recipe.features is None:
             raise ConfigError("the recipe has no [features] table, so give it a store: --store STORE")
+        if not is_store(own) and _needs_no_store(recipe, device):
+            return compute_features(recipe.features, device=device, folder=own, progress=progress)
         return build_store(recipe.features, own, device=device, progress=progress)
     # Verified whatever its size: a run takes hours, and damaged features would spoil all of it.
     opened = store if isinstance(store, FeatureStore) else FeatureStore(store, verify=True)
@@ -308,3 +313,16 @@ def _open_store(
             f"features`, or take this one as it is with --set features=none"
         )
     return opened
+
+
+def _needs_no_store(recipe: Recipe, device: torch.device) -> bool:
+    """Whether features are made and kept on a GPU; where they could not be, a warning says why."""
+    features, width = recipe.features, recipe.encoder.output_dim if recipe.baseline is None else None
+    if features is None or device.type != "cuda":
+        return False
+    reason = "not all sources have a form on a GPU" if not has_device_form(features) else ""
+    reason = "several processes train on it" if is_distributed() else reason
+    reason = reason if features.pca in (0, width) else "features.pca is neither 0 nor the embedding's width"
+    if reason:
+        warnings.warn(f"features are first written to a store in the run: {reason}", stacklevel=2)
+    return not reason

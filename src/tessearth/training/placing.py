@@ -27,8 +27,8 @@ def _place(recipe: SitesRecipe, start: Start, count: int, seed: int) -> Tensor:
         return cluster_sites(recipe, [count], seed)[0]
     assert start == "error", start
     assert recipe.model is not None, "a recipe that starts by error names the run"
-    latlon, residual = read_residuals(recipe.model, recipe.places, seed)
-    return spread_sites(latlon_to_xyz(latlon.double()), residual.double(), count, seed)
+    latlon, residual = read_residuals(recipe.model, recipe.places)
+    return spread_sites(latlon_to_xyz(latlon), residual, count, seed)
 
 
 EVENING_ROUNDS = 4

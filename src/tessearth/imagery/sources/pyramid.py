@@ -119,16 +119,16 @@ class TilePyramid(MapSource):
             for y, rows, to_rows in _cuts(top, min(bottom, across * side), side)  # a row below the map has no share
             for x, columns, to_columns in _cuts(left, right, side)
         ]
-        decoded = self._decode({tile for _, tile, _, _ in pieces})
+        decoded = self.decode_tiles({tile for _, tile, _, _ in pieces})
         width, height = (windows[:, 1::2] - windows[:, ::2]).max(axis=0).tolist()
         planes = np.zeros((len(self.bands), len(windows), height, width), dtype=np.uint8)
         for place, tile, inside, target in pieces:
             planes[:, place][target] = decoded[tile][inside]
         return planes, height, width
 
-    def _decode(self, wanted: set[Tile]) -> dict[Tile, Pixels]:
+    def decode_tiles(self, wanted: Iterable[Tile]) -> dict[Tile, Pixels]:
         """Decoded tiles of one zoom, each cut from its nearest parent where it is missing."""
-        found = self.find_tiles(wanted)
+        found = self.find_tiles(set(wanted))
         decoded = {tile: _cut_child(pixels, tile, tile.z - home.z) for tile, (home, pixels) in found.items()}
         self._cache.put_many(decoded)
         return decoded
