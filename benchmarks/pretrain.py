@@ -40,9 +40,10 @@ from tessearth.sphere.sampling import sample_sphere
 from tessearth.storage.sealed import checksum
 from tessearth.training.data import TrainingData
 from tessearth.training.loop import pretrain
-from tessearth.training.model import PretrainingModel, build_encoder
+from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import ObjectiveConfig
 from tessearth.training.recipe import Recipe, SitesRecipe, TrainingRecipe
+from tessearth.training.start import build_encoder
 from tessearth.training.step import Stepper, numerics
 
 TABLE_SITES, TABLE_BATCHES = (1024, 4096, 16384), (1596, 6384, 25536)
