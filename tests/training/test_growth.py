@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder, add_slots, compact
+from tessearth.encoder import SiteGeometry, SoftVoronoi, SphericalVoronoiEncoder, add_slots, compact, list_sites
 from tessearth.errors import ConfigError
 from tessearth.sphere import fibonacci_lattice
-from tessearth.training.growth import FADE, Growth, main_axis, site_sums
+from tessearth.training.growth import FADE, Growth, main_axis
 from tessearth.training.levels import Levels
+from tessearth.training.site_sums import listed_sums, site_sums
 from tessearth.training.sites_recipe import GrowthRecipe, SitesRecipe
 from tests.training.growing import encoder_of, growing_recipe
 
@@ -152,6 +153,21 @@ def test_sums_are_those_of_their_definition() -> None:
     torch.testing.assert_close(found[:, 0], weights.sum(0))
     torch.testing.assert_close(found[:, 1], share.sum(0))
     torch.testing.assert_close(found[:, 2:], wanted)
+
+
+@pytest.mark.parametrize("background", [None, -8.0])
+def test_sums_by_lists_are_those_over_all_sites(background: float | None) -> None:
+    voronoi = encoder_of(fibonacci_lattice(2000)).double().voronois()[0]
+    voronoi.config = dataclasses.replace(voronoi.config, background=background)
+    with torch.no_grad():
+        voronoi.territory[::3] = -math.inf
+    geometry = SiteGeometry(voronoi.positions(), voronoi.sharpness(), voronoi.territory, background)
+    lists = list_sites(geometry, epsilon=1e-12)
+    assert int(lists.lengths.max()) < 400
+    places, residual = fibonacci_lattice(1500), torch.linspace(0, 1, 1500, dtype=torch.float64)
+    torch.testing.assert_close(
+        listed_sums(voronoi, lists, places, residual), site_sums(voronoi, places, residual), rtol=1e-6, atol=1e-7
+    )
 
 
 def test_sites_are_born_where_the_residual_is_and_die_where_nothing_passes() -> None:

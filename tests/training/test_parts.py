@@ -25,6 +25,7 @@ from tessearth.training.step import (
 )
 from tests.conftest import tiny_encoder
 from tests.training.fabricate import fabricate_store, toy_recipe
+from tests.training.growing import BROAD, SPACED
 
 CPU = torch.device("cpu")
 
@@ -194,7 +195,8 @@ def test_constraints_bring_sites_sharpness_and_scale_back(store: Path) -> None:
 
 def test_the_step_traces_whole_for_the_compiler(store: Path) -> None:
     data = read(store)
-    model = build_model(data, encoder={"dropout": 0.0, "token_dropout": 0.0})
+    levels = (*toy_recipe().encoder.tessellations, BROAD, SPACED)
+    model = build_model(data, encoder={"tessellations": levels, "dropout": 0.0, "token_dropout": 0.0})
     batch = data.held_out(20)
     assert batch is not None
     torch._dynamo.reset()

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tessearth.encoder import load_weights, start_sites
-from tessearth.errors import ConfigError, WeightsError
+from tessearth.errors import ConfigError, TessearthError, WeightsError
 from tessearth.imagery import FeatureStore
-from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, mean_chord
+from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, mean_chord, xyz_to_latlon
 from tessearth.storage import read_sealed_tensors
 from tessearth.training.finished import read_residuals
 from tessearth.training.loop import pretrain
@@ -68,6 +68,23 @@ def test_the_residual_of_a_run_is_the_error_of_its_decoder(run: Path, store: Pat
     decoded = raw @ state["model.decoder.weight"].T + state["model.decoder.bias"]
     wanted = (decoded - feature * state["model.feature_scale"]).square().mean(-1)
     torch.testing.assert_close(residual, wanted.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_sites_follow_a_density_of_the_users_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    shops = rng.normal((47.0, 8.0), 1.0, (2000, 2))
+    (tmp_path / "shops.csv").write_text("lat,lon\n" + "\n".join(f"{lat},{lon}" for lat, lon in shops.tolist()))
+    recipe = SitesRecipe(start=("full", "density"), density=str(tmp_path / "shops.csv"), places=1000)
+    sphere, sites = place_sites(recipe, (20, 150), 0)
+    assert torch.equal(sphere, start_sites("full", 20))
+    latlon = xyz_to_latlon(sites).numpy()
+    assert np.abs(latlon - (47.0, 8.0)).max() < 6
+    assert np.abs(latlon.mean(0) - (47.0, 8.0)).max() < 0.4
+    assert float(mean_chord(sites, 1).min()) > 1e-3  # spread, not on top of each other
+    (tmp_path / "nothing.csv").write_text("lat,lon,weight\n47,8,0\n")
+    for file, message in (("nothing.csv", "are all 0"), ("none.csv", "there is no density")):
+        with pytest.raises(TessearthError, match=message):
+            place_sites(dataclasses.replace(recipe, density=str(tmp_path / file)), (20, 150), 0)
 
 
 def recipe_of(start: object, **settings: object) -> Recipe:

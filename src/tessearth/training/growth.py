@@ -15,10 +15,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.encoder import SoftVoronoi
 from tessearth.errors import ConfigError
 from tessearth.training.levels import Level, Levels
 from tessearth.training.objective import is_distributed
+from tessearth.training.site_sums import SUMS, site_sums
 from tessearth.training.sites_recipe import GrowthRecipe
 
 FADE = 16.0
@@ -27,10 +27,6 @@ APART = 0.3
 """How far each half of a split site drifts from where it was, in units of its spacing."""
 AT_FIRST = 1e-3
 """How far it is from there at first, in units of 1 / sqrt(tau)."""
-PLACES_AT_ONCE = 1024
-SUMS = 8
-"""A site's weight, its residual, and the six numbers of the second moment xx, yy, zz, xy, xz, yz."""
-ROWS, COLUMNS = (0, 1, 2, 0, 0, 1), (0, 1, 2, 1, 2, 2)
 
 
 class Births(NamedTuple):
@@ -179,23 +175,6 @@ class Growth:
             }
             for i, level in self.levels.items()
         }
-
-
-def site_sums(voronoi: SoftVoronoi, xyz: Tensor, residual: Tensor) -> Tensor:
-    """What every site adds up over places (N, 3) with their residual (N,), in float64, (K, SUMS).
-
-    Its weight, its residual, and the second moment of the residual about it, in units of its spacing.
-    """
-    total = voronoi.spacing.new_zeros(voronoi.config.num_sites, 2 + 3 + 6, dtype=torch.float64)
-    for places, values in zip(torch.split(xyz, PLACES_AT_ONCE), torch.split(residual, PLACES_AT_ONCE), strict=True):
-        r, x = values.double()[:, None], places.double()
-        terms = torch.cat((torch.ones_like(r), r, r * x, r * x[:, ROWS] * x[:, COLUMNS]), dim=-1)
-        total += voronoi.exact_weights(places).double().T @ terms
-    site, first, second = voronoi.positions().double(), total[:, 2:5], total[:, 5:]
-    mixed = site[:, ROWS] * first[:, COLUMNS] + first[:, ROWS] * site[:, COLUMNS]
-    about = second - mixed + total[:, 1:2] * site[:, ROWS] * site[:, COLUMNS]
-    sums: Tensor = torch.cat((total[:, :2], about / voronoi.spacing.double().square()[:, None]), dim=-1)
-    return sums
 
 
 def main_axis(positions: Tensor, moments: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from tessearth.embedding import Embedder
 from tessearth.encoder import start_sites
 from tessearth.errors import ConfigError
+from tessearth.imagery import read_density
 from tessearth.packages import require
 from tessearth.sphere import latlon_to_xyz, sample_land
 from tessearth.training.finished import read_residuals
@@ -25,12 +26,19 @@ def _place(recipe: SitesRecipe, start: Start, count: int, seed: int) -> Tensor:
         return start_sites(start, count)
     if start == "clusters":
         return cluster_sites(recipe, [count], seed)[0]
-    assert start == "error", start
+    if start == "density":
+        assert recipe.density is not None, "a recipe that starts by density names the file"
+        density = read_density(recipe.density, above=recipe.density_above, km=recipe.density_km)
+        drawn = density.draw(max(recipe.places, PLACES_PER_SITE * count), seed)
+        places = latlon_to_xyz(torch.from_numpy(drawn))
+        return spread_sites(places, places.new_ones(len(places)), count, seed)
     assert recipe.model is not None, "a recipe that starts by error names the run"
     latlon, residual = read_residuals(recipe.model, recipe.places)
     return spread_sites(latlon_to_xyz(latlon), residual, count, seed)
 
 
+PLACES_PER_SITE = 8
+"""Of a density at least so many places are drawn for each site, whose mean it becomes."""
 EVENING_ROUNDS = 4
 """Sites that are drawn at random clump; a few rounds spread them within their neighbourhood and keep their density."""
 

@@ -70,6 +70,12 @@ class SitesRecipe:
     density: str | None = None
     """For density: a raster or a table of places, as `features.places.density`."""
 
+    density_above: float = 0.0
+    """For density: of its pixels only what they have above this counts."""
+
+    density_km: float = 50.0
+    """For density: how wide the cells are over which the rows of a table are spread."""
+
     places: int = 100_000
     """For clusters, error and density: the number of places that are embedded or drawn."""
 
