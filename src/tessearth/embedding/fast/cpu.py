@@ -3,6 +3,7 @@
 Equal to the plain path up to rounding and the epsilon of `bounds` and `series`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,17 +15,17 @@ from torch import Tensor
 
 from tessearth.embedding.fast.bounds import (
     EPSILON,
+    FINEST,
     SortedPlaces,
-    fine_per_cell,
     read_logits,
     read_rows,
     sort_places,
 )
 from tessearth.embedding.fast.head import FastHead, Precision, fold
-from tessearth.embedding.fast.listed import REGION_DEPTH, ListedMixture, ListedSites, region_of, takes_lists
+from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture, Way
 from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder
-from tessearth.sphere import cell_keys
+from tessearth.sphere import DEPTH, cell_keys
 
 Floats = npt.NDArray[np.float32]
 
@@ -91,9 +92,9 @@ class FastVoronoi:
 
     def _list(self, places: SortedPlaces) -> None:
         """Make the lists that places need and that are not made yet."""
-        regions = torch.unique_consecutive(places.fine // fine_per_cell(2**REGION_DEPTH))
+        keys = torch.unique_consecutive(places.fine) << 2 * DEPTH - 2 * int(math.log2(FINEST))
         listed = [mixture.sites for mixture in self.mixtures if isinstance(mixture, ListedMixture)]
-        jobs = [(sites, region) for sites in listed for region in sites.missing(regions)]
+        jobs = [(sites, region) for sites in listed for region in sites.missing(keys)]
         for_each_block(lambda job: jobs[job][0].make(jobs[job][1]), range(len(jobs)))
 
     def _activate(self, xyz: Tensor, fine: Tensor, ways: list[Way]) -> Tensor:
@@ -223,7 +224,7 @@ class OneByLists:
     def mix(self, here: Floats) -> Tensor:
         """(3,) -> (S,)."""
         keys = cell_keys(torch.from_numpy(here[None]))
-        for region in self.sites.missing(region_of(keys)):
+        for region in self.sites.missing(keys):
             self.sites.make(region)
         return _sum_rows(self.rows, *self.sites.weigh_one(here, int(keys)))
 

@@ -20,8 +20,8 @@ from tessearth.sphere import DEPTH, CellLists, CubeCells, cell_keys
 
 Floats = npt.NDArray[np.float32]
 
-REGION_DEPTH = 2
-"""How often a face of the cube is quartered into regions, whose lists are made together: 96 on the sphere."""
+SITES_PER_REGION = 4096
+"""The sphere is cut into regions whose lists are made together, as many as have about these sites each."""
 REGION_SHARE = 1 / 16
 """The share of epsilon that the choice of a region's sites may leave out."""
 SHARP = 256.0
@@ -53,22 +53,24 @@ class ListedSites:
         positions, sharpness, territory, self.background = self.geometry
         self.axes = tuple(axis.float().contiguous() for axis in positions.unbind(1))
         self.half, self.territory = (sharpness / 2).float(), territory.float()
+        self.depth = max(0, math.ceil(math.log(len(self.half) / SITES_PER_REGION / 6, 4)))
+        """How often a face of the cube is quartered into regions."""
         self._regions: dict[int, CellLists] = {}
         self._lists: CellLists | None = None
         self._joined, self._joining = 0, threading.Lock()
 
-    def missing(self, regions: Tensor) -> list[int]:
-        """The regions among these that have no lists yet."""
-        return [region for region in regions.tolist() if region not in self._regions]
+    def missing(self, keys: Tensor) -> list[int]:
+        """The regions of places, by the keys of their cells, that have no lists yet."""
+        return [region for region in (keys >> 2 * (DEPTH - self.depth)).unique().tolist() if region not in self._regions]
 
     def make(self, region: int) -> None:
         """Make the lists of a region."""
-        cells = CubeCells(2**REGION_DEPTH)
+        cells = CubeCells(2**self.depth)
         bounds = bound_weights(self.logits, *cells.caps(cells.of_keys(torch.tensor([region]))))
         near = keep_sites(bounds, REGION_SHARE * EPSILON)[0, : len(self.half)].nonzero()[:, 0]
         *parts, background = self.geometry
         some = SiteGeometry(*(part[near] for part in parts), background)
-        found = list_sites(some, epsilon=(1 - REGION_SHARE) * EPSILON, within=(REGION_DEPTH, region))
+        found = list_sites(some, epsilon=(1 - REGION_SHARE) * EPSILON, within=(self.depth, region))
         self._regions[region] = found._replace(sites=near.int()[found.sites])
 
     def lists(self) -> CellLists:
@@ -166,11 +168,6 @@ class ListedMixture:
         mixture = self.sites.mix(xyz, keys).T
         for rows, part in self.parts:
             mixed[rows].addmm_(part, mixture)
-
-
-def region_of(keys: Tensor) -> Tensor:
-    """The region of each key of `cell_keys`."""
-    return keys >> 2 * (DEPTH - REGION_DEPTH)
 
 
 def read_sites(voronoi: SoftVoronoi) -> SiteGeometry:
