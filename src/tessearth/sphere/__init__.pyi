@@ -9,6 +9,7 @@ from tessearth.sphere.cell_lists import DEPTH as DEPTH
 from tessearth.sphere.cell_lists import Block as Block
 from tessearth.sphere.cell_lists import CellLists as CellLists
 from tessearth.sphere.cell_lists import Verdict as Verdict
+from tessearth.sphere.cell_lists import cell_key as cell_key
 from tessearth.sphere.cell_lists import cell_keys as cell_keys
 from tessearth.sphere.cell_lists import refine as refine
 from tessearth.sphere.containers import find_columns as find_columns

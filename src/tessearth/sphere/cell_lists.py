@@ -1,13 +1,13 @@
 """Cells of the sphere, as fine as needed, each with a list of what matters in it."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tessearth.sphere.cube_cells import CubeCells
+from tessearth.sphere.cube_cells import CubeCells, find_key
 
 DEPTH = 16
 """How often a face of the cube is quartered at most: its finest cells are 150 m wide."""
@@ -43,6 +43,11 @@ def cell_keys(xyz: Tensor) -> Tensor:
     """The key of the finest cell that each direction lies in, (N, 3) -> (N,)."""
     cells = CubeCells(2**DEPTH)
     return cells.keys(cells.find(xyz))
+
+
+def cell_key(here: Sequence[float]) -> int:
+    """The same for one direction, (3,), in plain numbers."""
+    return find_key(here, 2**DEPTH)
 
 
 class Block(NamedTuple):

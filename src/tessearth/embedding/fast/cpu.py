@@ -25,7 +25,7 @@ from tessearth.embedding.fast.head import FastHead, Precision, fold
 from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture, Way
 from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder
-from tessearth.sphere import DEPTH, cell_keys
+from tessearth.sphere import DEPTH, cell_key, cell_keys
 
 Floats = npt.NDArray[np.float32]
 
@@ -164,9 +164,9 @@ class OnePlace:
 
     def _mix(self, here: Floats) -> Tensor:
         """The mixed rows, (W,)."""
-        mixed = self.folded.offset
+        mixed, key = self.folded.offset, cell_key(here.tolist())
         for mixture in self.mixtures:
-            mixed = torch.addmv(mixed, mixture.onwards, mixture.mix(here))
+            mixed = torch.addmv(mixed, mixture.onwards, mixture.mix(here, key))
         return mixed
 
     def _enter(self, mixed: Tensor, here: Floats) -> Floats:
@@ -200,7 +200,7 @@ class OneByAll:
         self.slopes = many.logits.slopes.T.contiguous().T
         """(K, 3), the numbers of one coordinate contiguous in memory."""
 
-    def mix(self, here: Floats) -> Tensor:
+    def mix(self, here: Floats, key: int) -> Tensor:
         """(3,) -> (S,)."""
         weights = torch.softmax(torch.addmv(self.offsets, self.slopes, torch.from_numpy(here)), dim=0).numpy()
         return _sum_rows(self.rows, *self._heaviest(weights))
@@ -221,12 +221,9 @@ class OneByLists:
     def __init__(self, many: ListedMixture) -> None:
         self.sites, self.rows, self.onwards = many.sites, many.sites.rows, many.onwards
 
-    def mix(self, here: Floats) -> Tensor:
-        """(3,) -> (S,)."""
-        keys = cell_keys(torch.from_numpy(here[None]))
-        for region in self.sites.missing(keys):
-            self.sites.make(region)
-        return _sum_rows(self.rows, *self.sites.weigh_one(here, int(keys)))
+    def mix(self, here: Floats, key: int) -> Tensor:
+        """(3,) in the cell with this key -> (S,)."""
+        return _sum_rows(self.rows, *self.sites.weigh_one(here, key))
 
 
 def _times(x: Floats, rows: Tensor, bias: Tensor) -> Floats:

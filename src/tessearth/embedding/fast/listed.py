@@ -29,6 +29,8 @@ SHARP = 256.0
 MOST_LISTED = 192
 """Where a place feels more sites than this, series are shorter than lists."""
 SAMPLED_SITES = 24
+CROWD = 96
+"""Places in a cell from which on a product with its sites' rows is faster than a bag of rows for each place."""
 OUTSIDE = 1e30
 """Taken off the logits of padding."""
 
@@ -55,13 +57,16 @@ class ListedSites:
         self.half, self.territory = (sharpness / 2).float(), territory.float()
         self.depth = max(0, math.ceil(math.log(len(self.half) / SITES_PER_REGION / 6, 4)))
         """How often a face of the cube is quartered into regions."""
+        self._shift = 2 * (DEPTH - self.depth)
         self._regions: dict[int, CellLists] = {}
         self._lists: CellLists | None = None
+        self._numbers: tuple[npt.NDArray[Any], ...] = ()
+        """The same as arrays."""
         self._joined, self._joining = 0, threading.Lock()
 
     def missing(self, keys: Tensor) -> list[int]:
         """The regions of places, by the keys of their cells, that have no lists yet."""
-        return [region for region in (keys >> 2 * (DEPTH - self.depth)).unique().tolist() if region not in self._regions]
+        return [region for region in (keys >> self._shift).unique().tolist() if region not in self._regions]
 
     def make(self, region: int) -> None:
         """Make the lists of a region."""
@@ -82,6 +87,7 @@ class ListedSites:
                 sites = [*(part.sites for part in made.values()), torch.zeros(int(lengths.max()) + 1, dtype=torch.int32)]
                 starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
                 self._lists = CellLists(torch.cat([part.keys for part in made.values()]), starts, torch.cat(sites))
+                self._numbers = tuple(part.numpy() for part in self._lists)
                 self._joined = len(made)
             return self._lists
 
@@ -103,14 +109,31 @@ class ListedSites:
 
     def mix(self, xyz: Tensor, keys: Tensor) -> Tensor:
         """Mixtures of site embeddings, (N, 3) -> (N, S)."""
+        cells, counts = torch.unique_consecutive(self.lists().at(keys), return_counts=True)
+        if len(xyz) >= CROWD * len(cells):
+            return self._mix_crowds(xyz, cells.tolist(), counts.tolist())
         sites, weights = self.weigh(xyz, keys)
         starts = torch.arange(0, sites.numel(), sites.shape[1], dtype=sites.dtype)
         return torch.embedding_bag(self.rows, sites.view(-1), starts, False, 0, False, weights.view(-1))[0]
 
+    def _mix_crowds(self, xyz: Tensor, cells: list[int], counts: list[int]) -> Tensor:
+        """The same cell by cell, (N, 3) -> (N, S)."""
+        lists, mixture, first = self.lists(), torch.empty(len(xyz), self.rows.shape[1]), 0
+        for cell, count in zip(cells, counts, strict=True):
+            here, first = slice(first, first + count), first + count
+            sites = lists.sites[int(lists.starts[cell]) : int(lists.starts[cell + 1])]
+            weights = self._share(self._logits(xyz[here], sites, torch.Size((1, len(sites)))))
+            torch.mm(weights, self.rows.index_select(0, sites), out=mixture[here])
+        return mixture
+
     def weigh_one(self, here: Floats, key: int) -> tuple[npt.NDArray[np.int32], Floats]:
-        """The same for one direction, (3,), without a batch's fixed costs."""
-        keys, starts, listed = self._numbers()
-        cell = int(keys.searchsorted(key, side="right")) - 1
+        """The same for one direction, (3,), without a batch's fixed costs; lists are made if there are none."""
+        if key >> self._shift not in self._regions:
+            self.make(key >> self._shift)
+        if self._joined < len(self._regions):
+            self.lists()
+        keys, starts, listed = self._numbers
+        cell = keys.searchsorted(key, side="right") - 1
         sites = listed[starts[cell] : starts[cell + 1]]
         table = self._table[sites]
         away = table[:, :3] - here
@@ -121,22 +144,19 @@ class ListedSites:
         behind = 0.0 if self.background is None else math.exp(self.background - highest)
         return sites, weights / np.float32(float(weights.sum()) + behind)
 
-    def _numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        keys, starts, sites = self.lists()
-        return keys.numpy(), starts.numpy(), sites.numpy()
-
     @functools.cached_property
     def _table(self) -> Floats:
         """What a site's logit needs, (K, 5), a site's numbers next to each other."""
         return torch.stack((*self.axes, self.half, self.territory), dim=1).numpy()
 
     def _logits(self, xyz: Tensor, sites: Tensor, shape: torch.Size) -> Tensor:
+        """Logits at places (N, 3) of the sites of each, or of sites that all share, of a shape (N, L) or (1, L)."""
         square = torch.empty(0)
         for i, (axis, here) in enumerate(zip(self.axes, xyz.unbind(1), strict=True)):
-            away = axis.index_select(0, sites).view(shape).sub_(here[:, None])
+            away = axis.index_select(0, sites).view(shape) - here[:, None]
             square = square.addcmul_(away, away) if i else away.square_()
         half, territory = (part.index_select(0, sites).view(shape) for part in (self.half, self.territory))
-        return territory.addcmul_(half, square, value=-1)
+        return torch.addcmul(territory, half, square.neg_(), out=square)
 
     def _share(self, logits: Tensor) -> Tensor:
         """The softmax of logits (N, L), which are overwritten, lowered by the background."""
@@ -147,7 +167,7 @@ class ListedSites:
         return weights.div_(weights.sum(dim=-1, keepdim=True).add_((self.background - highest).exp_()))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_regions": {}, "_lists": None, "_joined": 0, "_joining": None}
+        return self.__dict__ | {"_regions": {}, "_lists": None, "_numbers": (), "_joined": 0, "_joining": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _joining=threading.Lock())
