@@ -1,5 +1,6 @@
 """Levels by lists: what is left out weighs next to nothing, and no order of work changes a bit."""
 
+import copy
 import math
 import pickle
 from typing import Any
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tessearth.embedding.fast import listed
 from tessearth.embedding.fast.bounds import EPSILON
 from tessearth.embedding.fast.cpu import FastVoronoi
 from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture
 from tessearth.encoder.config import TessellationConfig
 from tessearth.encoder.voronoi import SoftVoronoi
-from tessearth.sphere import cell_keys, fibonacci_lattice
+from tessearth.sphere import cell_key, cell_keys, fibonacci_lattice
 from tests.conftest import tiny_encoder
 
 LEVEL: dict[str, Any] = {"logits": "chord", "sharpness": "spacing", "sharpness_range": (0.5, 8.0)}
@@ -81,14 +83,24 @@ def test_what_lists_leave_out_weighs_at_most_epsilon(kind: str) -> None:
 def test_mixtures_by_lists_are_those_of_all_sites(kind: str) -> None:
     voronoi = LEVELS[kind]
     xyz = places(voronoi).float()
-    sites = prepare(voronoi.float(), xyz)
-    expected = voronoi.double().weights(xyz.double()) @ voronoi.embeddings
+    sites = prepare(copy.deepcopy(voronoi).float(), xyz)
+    expected = voronoi.weights(xyz.double()) @ voronoi.embeddings
     # A direction in float32 is 4 centimetres off for each centimetre of the 64,000 km that 1e-7 of the sphere are.
     allowed = 1e-5 + 2e-6 * float(voronoi.sharpness().max()) ** 0.5
     assert (sites.mix(xyz, cell_keys(xyz)) - expected).abs().max() < allowed
     for here, wanted in zip(xyz[::37], expected[::37], strict=True):
         which, weights = sites.weigh_one(here.numpy(), int(cell_keys(here[None])))
         assert np.abs(weights @ voronoi.embeddings[which].numpy() - wanted.numpy()).max() < allowed
+
+
+def test_crowded_cells_are_mixed_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    voronoi = copy.deepcopy(LEVELS["a background"]).float()
+    xyz = normalize(PARIS + 0.2 * fibonacci_lattice(400), dim=-1).float()
+    xyz = xyz[cell_keys(xyz).argsort()]
+    sites = prepare(voronoi, xyz)
+    alone = sites.mix(xyz, cell_keys(xyz))
+    monkeypatch.setattr(listed, "CROWD", 1)
+    torch.testing.assert_close(sites.mix(xyz, cell_keys(xyz)), alone, rtol=0, atol=1e-5)
 
 
 def test_lists_do_not_depend_on_the_order_of_regions() -> None:
@@ -122,9 +134,14 @@ def test_sharp_or_spaced_levels_take_lists_and_broad_ones_series() -> None:
 
 def test_a_copy_by_pickle_makes_the_same_lists() -> None:
     xyz = fibonacci_lattice(50).float()
-    sites = prepare(LEVELS["even"].float(), xyz)
+    sites = prepare(copy.deepcopy(LEVELS["even"]).float(), xyz)
     again = pickle.loads(pickle.dumps(sites))
     assert not again._regions
     for region in again.missing(cell_keys(xyz)):
         again.make(region)
     assert torch.equal(again.mix(xyz, cell_keys(xyz)), sites.mix(xyz, cell_keys(xyz)))
+
+
+def test_the_key_of_one_place_is_that_of_many() -> None:
+    xyz = normalize(torch.cat((fibonacci_lattice(500), torch.eye(3), -torch.eye(3), PARIS[None])), dim=-1)
+    assert [cell_key(here) for here in xyz.tolist()] == cell_keys(xyz).tolist()

@@ -235,7 +235,7 @@ def _times(x: Floats, rows: Tensor, bias: Tensor) -> Floats:
     return _sum_rows(rows, active, x[active]).add_(bias).numpy()
 
 
-def _sum_rows(rows: Tensor, which: npt.NDArray[np.int64], shares: Floats) -> Tensor:
+def _sum_rows(rows: Tensor, which: npt.NDArray[np.integer], shares: Floats) -> Tensor:
     """Some rows of a table (n, m), each times its share, added up without a copy of them: (m,)."""
     bag = torch.embedding_bag(rows, torch.from_numpy(which), START, False, 0, False, torch.from_numpy(shares))
     return bag[0][0]

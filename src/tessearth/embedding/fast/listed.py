@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tessearth.embedding.fast.bounds import EPSILON, bound_weights, keep_sites, read_logits
 from tessearth.encoder import SiteGeometry, SoftVoronoi, list_sites
-from tessearth.sphere import DEPTH, CellLists, CubeCells, cell_keys
+from tessearth.sphere import DEPTH, CellLists, CubeCells
 
 Floats = npt.NDArray[np.float32]
 
@@ -66,15 +66,16 @@ class ListedSites:
 
     def missing(self, keys: Tensor) -> list[int]:
         """The regions of places, by the keys of their cells, that have no lists yet."""
-        return [region for region in (keys >> self._shift).unique().tolist() if region not in self._regions]
+        regions = torch.unique(keys >> self._shift).tolist()
+        return [region for region in regions if region not in self._regions]
 
     def make(self, region: int) -> None:
         """Make the lists of a region."""
         cells = CubeCells(2**self.depth)
         bounds = bound_weights(self.logits, *cells.caps(cells.of_keys(torch.tensor([region]))))
         near = keep_sites(bounds, REGION_SHARE * EPSILON)[0, : len(self.half)].nonzero()[:, 0]
-        *parts, background = self.geometry
-        some = SiteGeometry(*(part[near] for part in parts), background)
+        positions, sharpness, territory, background = self.geometry
+        some = SiteGeometry(positions[near], sharpness[near], territory[near], background)
         found = list_sites(some, epsilon=(1 - REGION_SHARE) * EPSILON, within=(self.depth, region))
         self._regions[region] = found._replace(sites=near.int()[found.sites])
 
@@ -84,9 +85,10 @@ class ListedSites:
             if self._lists is None or self._joined < len(self._regions):
                 made = dict(sorted(self._regions.items()))
                 lengths = torch.cat([part.lengths for part in made.values()])
-                sites = [*(part.sites for part in made.values()), torch.zeros(int(lengths.max()) + 1, dtype=torch.int32)]
+                behind = torch.zeros(int(lengths.max()) + 1, dtype=torch.int32)
                 starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-                self._lists = CellLists(torch.cat([part.keys for part in made.values()]), starts, torch.cat(sites))
+                sites = torch.cat([*(part.sites for part in made.values()), behind])
+                self._lists = CellLists(torch.cat([part.keys for part in made.values()]), starts, sites)
                 self._numbers = tuple(part.numpy() for part in self._lists)
                 self._joined = len(made)
             return self._lists
@@ -198,7 +200,7 @@ def read_sites(voronoi: SoftVoronoi) -> SiteGeometry:
 
 
 def takes_lists(voronoi: SoftVoronoi) -> bool:
-    """Whether a tessellation is mixed by lists: its logits are chords, and its sites are sharp or few matter at once."""
+    """Whether a tessellation is mixed by lists: its logits are chords, and sites are sharp or few matter at once."""
     if voronoi.config.logits != "chord" or not voronoi.config.on_sphere:
         return False
     if float(voronoi.log_sharpness.detach().max()) > math.log(SHARP):
