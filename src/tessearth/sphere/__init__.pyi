@@ -11,6 +11,7 @@ from tessearth.sphere.cell_lists import CellLists as CellLists
 from tessearth.sphere.cell_lists import Verdict as Verdict
 from tessearth.sphere.cell_lists import cell_key as cell_key
 from tessearth.sphere.cell_lists import cell_keys as cell_keys
+from tessearth.sphere.cell_lists import expand as expand
 from tessearth.sphere.cell_lists import refine as refine
 from tessearth.sphere.containers import find_columns as find_columns
 from tessearth.sphere.containers import is_container as is_container
