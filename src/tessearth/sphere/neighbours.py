@@ -3,18 +3,42 @@
 import torch
 from torch import Tensor
 
-PAIRS_AT_ONCE = 2**24
-"""Distances held at once."""
+from tessearth.sphere.cube_cells import CubeCells
+
+SIDE = 2**14
+"""Cells per edge of a cube's face, along whose curve points are sorted."""
+ON_CPU, ON_GPU = 512, 4096
+"""Points at once."""
+ROUNDING = 1e-6
 
 
 @torch.no_grad()
 def mean_chord(points: Tensor, neighbours: int) -> Tensor:
-    """The mean chord from each unit vector to its nearest others, (K, 3) -> (K,)."""
-    rows = torch.split(points, max(1, PAIRS_AT_ONCE // len(points)))
-    nearest = [
-        torch.cdist(part, points, compute_mode="donot_use_mm_for_euclid_dist")
-        .topk(neighbours + 1, dim=-1, largest=False)
-        .values
-        for part in rows
-    ]  # itself first
-    return torch.cat(nearest)[:, 1:].mean(-1)
+    """The mean chord from each unit vector to its nearest others, (K, 3) -> (K,).
+
+    Points that follow one another along a curve through the sphere's cells lie in a small ball. The farthest of the
+    neighbours that they have among themselves bounds the distance of the true ones, so only points near the ball are
+    looked at.
+    """
+    cells = CubeCells(SIDE)
+    order = cells.keys(cells.find(points)).argsort(stable=True)
+    found = points.new_empty(len(points))
+    for rows in torch.split(order, max(ON_GPU if points.is_cuda else ON_CPU, neighbours + 1)):
+        found[rows] = _nearest(points[rows], _near(points, points[rows], neighbours), neighbours).mean(-1)
+    return found
+
+
+def _near(points: Tensor, some: Tensor, neighbours: int) -> Tensor:
+    """All points that may be among the nearest of some of them."""
+    if len(some) <= neighbours:
+        return points
+    reach = _nearest(some, some, neighbours).max()
+    centre = some.mean(0)
+    radius = (some - centre).norm(dim=-1).max() + reach
+    return points[(points - centre).norm(dim=-1) <= radius * (1 + ROUNDING) + ROUNDING]
+
+
+def _nearest(some: Tensor, among: Tensor, neighbours: int) -> Tensor:
+    """Distances from points (n, 3) to the nearest others of many (m, 3), themselves among these: (n, neighbours)."""
+    distance = torch.cdist(some, among, compute_mode="donot_use_mm_for_euclid_dist")
+    return distance.topk(neighbours + 1, dim=-1, largest=False).values[:, 1:]
