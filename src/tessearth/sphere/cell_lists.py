@@ -63,7 +63,7 @@ class Block(NamedTuple):
 
     def tally(self, chosen: Tensor) -> Tensor:
         """How many of each cell's pairs are chosen, (P,) -> (C,)."""
-        return torch.zeros_like(self.lengths).index_add_(0, self.cell, chosen.long())
+        return torch.zeros_like(self.lengths, dtype=torch.int32).scatter_add_(0, self.cell, chosen.int())
 
     def histogram(self, place: Tensor, count: int) -> Tensor:
         """How many of each cell's pairs lie in each of some bins, (P,) numbers of bins -> (C, count)."""
@@ -109,12 +109,14 @@ def refine(items: Tensor, rule: Rule, depth: int = DEPTH) -> CellLists:
         for block in _blocks(todo, level):
             verdict = rule(block)
             done = verdict.done if level < depth else torch.ones_like(verdict.done)
-            leaf = _select(block, done, verdict.kept)
-            leaves.append(leaf._replace(keys=leaf.keys << 2 * (DEPTH - level)))
-            onward.append(_select(block, ~done, verdict.passed_on))
-        todo = _join(onward)
-        if not len(todo.keys):
+            if bool(done.any()):
+                leaf = _select(block, done, verdict.kept)
+                leaves.append(leaf._replace(keys=leaf.keys << 2 * (DEPTH - level)))
+            if not bool(done.all()):
+                onward.append(_select(block, ~done, verdict.passed_on))
+        if not onward:
             break
+        todo = _join(onward)
     found = _take(leaf := _join(leaves), leaf.keys.argsort())
     return CellLists(found.keys, _starts(found.lengths), found.items)
 
@@ -136,7 +138,7 @@ def _blocks(parents: _Ragged, level: int) -> Iterator[Block]:
 def _select(block: Block, cells: Tensor, pairs: Tensor) -> _Ragged:
     """Some of a block's cells with some of their pairs."""
     pairs = pairs & cells[block.cell]
-    return _Ragged(block.keys[cells], block.tally(pairs)[cells], block.item[pairs])
+    return _Ragged(block.keys[cells], block.tally(pairs)[cells].long(), block.item[pairs])
 
 
 def _take(lists: _Ragged, rows: Tensor) -> _Ragged:
