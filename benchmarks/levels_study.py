@@ -61,7 +61,7 @@ def train(job):
     plan, run, seed, folder, arguments = job
     begun, target = time.time(), folder / "runs" / f"{run['name']}-{seed}"
     after = str(folder / "runs" / f"{run.get('after')}-{seed if run.get('same_seed') else 0}")
-    changes = {k: after if v == "{after}" else v for k, v in run.get("set", {}).items()}
+    changes = {k: after if v == "{after}" else None if v == "none" else v for k, v in run.get("set", {}).items()}
     recipe = changed(plan["base"], {**changes, "training.seed": seed})
     if run.get("baseline"):
         recipe = {key: value for key, value in recipe.items() if key not in ("encoder", "sites")}
@@ -150,7 +150,9 @@ def shown(line):
     if "error" in line:
         return json.dumps(line)
     means = [line[f"{split}-means"] for split in ("random", "10deg")]
-    kept = {k: round(v, 4) for k, v in line["validation"].items() if k in ("unexplained", "distillation", "contrastive")}
+    kept = {
+        k: round(v, 4) for k, v in line["validation"].items() if k in ("unexplained", "distillation", "contrastive")
+    }
     return (
         f"{line['run']} {line['seed']}: {means} {kept} country {line['random']['country']}/{line['10deg']['country']} "
         f"elevation {line['10deg']['elevation']} population {line['10deg']['population']} "

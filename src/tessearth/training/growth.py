@@ -18,7 +18,7 @@ from torch import Tensor
 from tessearth.errors import ConfigError
 from tessearth.training.levels import Level, Levels
 from tessearth.training.objective import is_distributed
-from tessearth.training.site_sums import SUMS, site_sums
+from tessearth.training.site_sums import SUMS, listed_sums, site_sums
 from tessearth.training.sites_recipe import GrowthRecipe
 
 FADE = 16.0
@@ -62,7 +62,8 @@ class GrowingLevel:
     @torch.no_grad()
     def accumulate_(self, xyz: Tensor, residual: Tensor) -> None:
         """Add places (N, 3) with their residual (N,), those of all processes."""
-        sums = site_sums(self.level.voronoi, xyz, residual)
+        voronoi, mixer = self.level.voronoi, self.level.mixer
+        sums = site_sums(voronoi, xyz, residual) if mixer is None else listed_sums(voronoi, mixer.lists, xyz, residual)
         if is_distributed():
             dist.all_reduce(sums)
         self.sums += sums

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.encoder import LEAST_SPACING, LocationEncoder, SoftVoronoi, SphericalVoronoiEncoder
+from tessearth.encoder import LEAST_SPACING, LocationEncoder, SoftVoronoi, SparseMixer, SphericalVoronoiEncoder
 from tessearth.sphere import EARTH_RADIUS_KM, mean_chord
 from tessearth.training.sites_recipe import SitesRecipe
 
@@ -19,18 +19,28 @@ MOST_FOLLOWED = 0.05
 """The largest change of log spacing between two measurements; what is left over is followed after the next."""
 
 
+ROOM = 2.0
+"""How many times the first lists of a full number of sites fit into the memory that is set aside for them."""
+
+
 class Level:
     """One tessellation of spaced sites with what every step adds to it."""
 
-    def __init__(self, voronoi: SoftVoronoi) -> None:
-        self.voronoi = voronoi
+    def __init__(self, voronoi: SoftVoronoi, left_out: float | None = None) -> None:
+        """Sites are mixed by lists that leave out so much of the weight, or, with None, all of them."""
+        self.voronoi, self.mixer = voronoi, None
+        if left_out is not None:
+            room = ROOM * voronoi.config.num_sites / max(1, int(voronoi.takes_part().sum()))
+            self.mixer = voronoi.mixer = SparseMixer(voronoi, epsilon=left_out, room=room)
         self.spacing_step = torch.zeros_like(voronoi.spacing)  # (K,), of log spacing
         self.territory_step = torch.zeros_like(voronoi.spacing)  # (K,)
         self.drift = torch.zeros_like(voronoi.directions, requires_grad=False)  # (K, 3)
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that change while training, by name."""
-        return {"spacing_step": self.spacing_step, "territory_step": self.territory_step, "drift": self.drift}
+        listed = {} if self.mixer is None else {f"lists.{name}": part for name, part in self.mixer.state().items()}
+        own = {"spacing_step": self.spacing_step, "territory_step": self.territory_step, "drift": self.drift}
+        return own | listed
 
     def staying(self) -> Tensor:
         """The numbers of sites that take part and do not fade, in rising order."""
@@ -62,21 +72,41 @@ class Levels:
     def __init__(self, encoder: LocationEncoder, recipe: SitesRecipe, *, moving: bool = True) -> None:
         """`moving` is whether positions are trained; sites that stay keep their spacing."""
         voronois = encoder.voronois() if isinstance(encoder, SphericalVoronoiEncoder) else []
-        self.levels = {i: Level(v) for i, v in enumerate(voronois) if v.config.is_spaced}
+        self.levels = {
+            i: Level(v, recipe.left_out if v.config.num_sites > recipe.sparse_from else None)
+            for i, v in enumerate(voronois)
+            if v.config.is_spaced
+        }
         self.every, self.moving = recipe.refresh_every, moving
+        self.mixers = [(level, level.mixer) for level in self.levels.values() if level.mixer is not None]
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that change while training, by name."""
         return {f"levels.{i}.{name}": part for i, level in self.levels.items() for name, part in level.state().items()}
 
     def is_due(self, step: int) -> bool:
-        """Whether spacing is measured before this step."""
-        return bool(self.levels) and self.moving and step > 0 and step % self.every == 0
+        """Whether spacing is measured and lists are made before this step."""
+        return bool(self.mixers or (self.levels and self.moving)) and step > 0 and step % self.every == 0
 
-    def measure_(self, drifting: int = 0) -> None:
-        """Measure spacing anew; sites that drift do so for `drifting` more steps."""
-        for level in self.levels.values():
+    def refresh_(self, drifting: int = 0) -> bool:
+        """Measure spacing and make lists anew; whether lists now lie elsewhere in memory.
+
+        Sites that drift do so for `drifting` more steps.
+        """
+        for level in self.levels.values() if self.moving else ():
             level.measure_(self.every, drifting)
+        moved = [mixer.refresh_(level.voronoi, self.every * level.territory_step.abs()) for level, mixer in self.mixers]
+        return any(moved)
+
+    def rebuild_(self) -> None:
+        """Make the lists that belong to a state that was restored."""
+        for level, mixer in self.mixers:
+            mixer.rebuild_(level.voronoi)
+
+    def hold_(self) -> None:
+        """Keep sites within what their lists allow for."""
+        for level, mixer in self.mixers:
+            mixer.hold_(level.voronoi)
 
     def positions(self) -> list[Tensor]:
         """Where sites are before the optimiser's step."""

@@ -219,6 +219,7 @@ class Stepper:
         """Copy a state into the live tensors, which a captured graph keeps reading."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
+        self.levels.rebuild_()
 
     def _rows(self, step: int) -> Rows:
         """The share of a step's pairs that this process takes."""
@@ -230,7 +231,8 @@ class Stepper:
         self.births = self.growth.change_(step) if self.growth is not None else []
         if self.levels.is_due(step):
             every = self.growth.recipe.every if self.growth is not None else 1
-            self.levels.measure_(drifting=every - step % every)
+            if self.levels.refresh_(drifting=every - step % every) and self._graph is not None:
+                self._graph = self._capture()
 
     @torch.no_grad()
     def _add_up_residual(self, growth: Growth) -> None:
@@ -255,6 +257,7 @@ class Stepper:
         self.optimiser.step()
         self.levels.follow_(before)
         self.model.constrain_()
+        self.levels.hold_()
         values = torch.stack([*(term.detach() for term in terms), norm.detach()])
         self._sums += values
         self._not_finite.copy_(torch.where(self._not_finite.isfinite().all(), values, self._not_finite))
