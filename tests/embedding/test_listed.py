@@ -67,11 +67,17 @@ def prepare(voronoi: SoftVoronoi, xyz: Tensor) -> ListedSites:
     return sites
 
 
+@pytest.mark.parametrize("per_region", [4096, 8], ids=["faces", "small regions"])
 @pytest.mark.parametrize("kind", LEVELS)
-def test_what_lists_leave_out_weighs_at_most_epsilon(kind: str) -> None:
+def test_what_lists_leave_out_weighs_at_most_epsilon(
+    kind: str, per_region: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listed, "SITES_PER_REGION", per_region)
     voronoi = LEVELS[kind]
     xyz = places(voronoi)
+    xyz = xyz[:: 1 if per_region > 8 else 16]
     sites = prepare(voronoi, xyz)
+    assert sites.depth == (0 if per_region > 8 else 3)
     lists, weights = sites.lists(), voronoi.weights(xyz)
     cells = lists.at(cell_keys(xyz)).tolist()
     for cell, row in zip(cells, weights, strict=True):

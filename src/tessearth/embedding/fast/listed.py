@@ -22,8 +22,10 @@ Floats = npt.NDArray[np.float32]
 
 SITES_PER_REGION = 4096
 """The sphere is cut into regions whose lists are made together, as many as have about these sites each."""
-REGION_SHARE = 1 / 16
-"""The share of epsilon that the choice of a region's sites may leave out."""
+STEP = 2
+"""The sites of a region are sought among those of the region that holds it this many quarterings before."""
+NEAR_SHARE = 1 / 16
+"""The share of epsilon that each search, of which there are two at most, may leave out."""
 SHARP = 256.0
 """The sharpness above which affine logits lose more than 1e-5 in float32."""
 MOST_LISTED = 192
@@ -55,10 +57,11 @@ class ListedSites:
         positions, sharpness, territory, self.background = self.geometry
         self.axes = tuple(axis.float().contiguous() for axis in positions.unbind(1))
         self.half, self.territory = (sharpness / 2).float(), territory.float()
-        self.depth = max(0, math.ceil(math.log(len(self.half) / SITES_PER_REGION / 6, 4)))
+        self.depth = min(max(0, math.ceil(math.log(len(self.half) / SITES_PER_REGION / 6, 4))), 2 * STEP)
         """How often a face of the cube is quartered into regions."""
         self._shift = 2 * (DEPTH - self.depth)
         self._regions: dict[int, CellLists] = {}
+        self._wide: dict[tuple[int, int], Tensor] = {}
         self._lists: CellLists | None = None
         self._numbers: tuple[npt.NDArray[Any], ...] = ()
         """The same as arrays."""
@@ -71,13 +74,26 @@ class ListedSites:
 
     def make(self, region: int) -> None:
         """Make the lists of a region."""
-        cells = CubeCells(2**self.depth)
-        bounds = bound_weights(self.logits, *cells.caps(cells.of_keys(torch.tensor([region]))))
-        near = keep_sites(bounds, REGION_SHARE * EPSILON)[0, : len(self.half)].nonzero()[:, 0]
+        near = self._near(self.depth, region)
         positions, sharpness, territory, background = self.geometry
         some = SiteGeometry(positions[near], sharpness[near], territory[near], background)
-        found = list_sites(some, epsilon=(1 - REGION_SHARE) * EPSILON, within=(self.depth, region))
+        found = list_sites(some, epsilon=(1 - 2 * NEAR_SHARE) * EPSILON, within=(self.depth, region))
         self._regions[region] = found._replace(sites=near.int()[found.sites])
+
+    def _near(self, depth: int, region: int) -> Tensor:
+        """The sites that can matter in a region, chosen among those of a region sixteen times as large."""
+        if (depth, region) in self._wide:
+            return self._wide[depth, region]
+        logits, among = self.logits, torch.arange(len(self.half))
+        if depth > STEP:
+            among = self._near(depth - STEP, region >> 2 * STEP)
+            logits = logits.of(among if self.background is None else torch.nn.functional.pad(among, (0, 1), value=len(self.half)))
+        cells = CubeCells(2**depth)
+        bounds = bound_weights(logits, *cells.caps(cells.of_keys(torch.tensor([region]))))
+        near = among[keep_sites(bounds, NEAR_SHARE * EPSILON)[0, : len(among)]]
+        if depth < self.depth:
+            self._wide[depth, region] = near
+        return near
 
     def lists(self) -> CellLists:
         """The lists of all regions that have any, with zeros behind the last list for as long as one may be."""
@@ -169,7 +185,7 @@ class ListedSites:
         return weights.div_(weights.sum(dim=-1, keepdim=True).add_((self.background - highest).exp_()))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_regions": {}, "_lists": None, "_numbers": (), "_joined": 0, "_joining": None}
+        return self.__dict__ | {"_regions": {}, "_wide": {}, "_lists": None, "_numbers": (), "_joined": 0, "_joining": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _joining=threading.Lock())
