@@ -81,8 +81,8 @@ def test_what_lists_leave_out_weighs_at_most_epsilon(
     lists, weights = sites.lists(), voronoi.weights(xyz)
     cells = lists.at(cell_keys(xyz)).tolist()
     for cell, row in zip(cells, weights, strict=True):
-        listed = lists.sites[int(lists.starts[cell]) : int(lists.starts[cell + 1])]
-        assert float(row.sum() - row[listed.long()].sum()) <= EPSILON
+        near = lists.sites[int(lists.starts[cell]) : int(lists.starts[cell + 1])]
+        assert float(row.sum() - row[near.long()].sum()) <= EPSILON
 
 
 @pytest.mark.parametrize("kind", LEVELS)
