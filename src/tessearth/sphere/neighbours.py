@@ -9,6 +9,7 @@ SIDE = 2**14
 """Cells per edge of a cube's face, along whose curve points are sorted."""
 ON_CPU, ON_GPU = 512, 4096
 """Points at once."""
+PAIRS_AT_ONCE = 2**24
 ROUNDING = 1e-6
 
 
@@ -40,5 +41,12 @@ def _near(points: Tensor, some: Tensor, neighbours: int) -> Tensor:
 
 def _nearest(some: Tensor, among: Tensor, neighbours: int) -> Tensor:
     """Distances from points (n, 3) to the nearest others of many (m, 3), themselves among these: (n, neighbours)."""
-    distance = torch.cdist(some, among, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance.topk(neighbours + 1, dim=-1, largest=False).values[:, 1:]
+    parts = []
+    for part in torch.split(some, max(1, PAIRS_AT_ONCE // len(among))):
+        # By differences of coordinates: products would round chords of kilometres away, and cdist is slow on a GPU.
+        square = sum(
+            ((a[:, None] - b).square() for a, b in zip(part.T, among.T, strict=True)), start=part.new_zeros(())
+        )
+        distance = square.sqrt()
+        parts.append(distance.topk(neighbours + 1, dim=-1, largest=False).values[:, 1:])
+    return torch.cat(parts)
