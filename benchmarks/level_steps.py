@@ -73,7 +73,7 @@ def measure(store: FeatureStore, recipe: Recipe, device: torch.device, rounds: i
                 step += 1
             found.append(statistics.median(seconds))
         started = time.perf_counter()
-        stepper.levels.measure_()
+        stepper.levels.refresh_()
         wait(device)
         measured = time.perf_counter() - started
         added = None

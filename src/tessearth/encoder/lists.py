@@ -39,7 +39,8 @@ class Slack(NamedTuple):
     shift: float = 0.0
     """The most that the position may move, in units of 1 / sqrt(tau)."""
     log_sharpness: float = 0.0
-    territory: float = 0.0
+    territory: float | Tensor = 0.0
+    """Of all sites, or of each, (K,)."""
 
 
 STILL = Slack()

@@ -225,6 +225,6 @@ class SparseMixer:
         _hold_(voronoi.territory, territory, self.slack.territory)
 
 
-def _hold_(values: Tensor, middle: Tensor, reach: float) -> None:
+def _hold_(values: Tensor, middle: Tensor, reach: float | Tensor) -> None:
     """Clamp values to within reach of the middle; those of sites that take no part stay as they are."""
     values.copy_(torch.where(middle.isinf(), values, torch.clamp(values, middle - reach, middle + reach)))

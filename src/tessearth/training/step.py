@@ -153,8 +153,10 @@ class Stepper:
         self._counted = 0
         # Messages between processes stay out of graphs: one that captures while another replays would hang both.
         compiled = training.compiled and data.device.type == "cuda" and self.world == 1
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._terms = torch.compile(model, dynamic=False) if compiled else model
-        self._graph = self._capture() if compiled else None
+        if compiled:
+            self._graph = self._capture()
 
     def take(self, step: int) -> None:
         """Step number `step`, counted from 0."""
@@ -219,6 +221,16 @@ class Stepper:
         """Copy a state into the live tensors, which a captured graph keeps reading."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
+        self.rebuild_lists_()
+
+    def rebuild_lists_(self) -> None:
+        """Make the lists of near sites that belong to the live tensors."""
+        self._recapture_if(self.levels.rebuild_())
+
+    def _recapture_if(self, moved: bool) -> None:
+        """Capture the step anew when what it reads has moved to another memory."""
+        if moved and self._graph is not None:
+            self._graph = self._capture()
 
     def _rows(self, step: int) -> Rows:
         """The share of a step's pairs that this process takes."""
@@ -230,7 +242,7 @@ class Stepper:
         self.births = self.growth.change_(step) if self.growth is not None else []
         if self.levels.is_due(step):
             every = self.growth.recipe.every if self.growth is not None else 1
-            self.levels.measure_(drifting=every - step % every)
+            self._recapture_if(self.levels.refresh_(drifting=every - step % every))
 
     @torch.no_grad()
     def _add_up_residual(self, growth: Growth) -> None:
@@ -255,6 +267,7 @@ class Stepper:
         self.optimiser.step()
         self.levels.follow_(before)
         self.model.constrain_()
+        self.levels.hold_()
         values = torch.stack([*(term.detach() for term in terms), norm.detach()])
         self._sums += values
         self._not_finite.copy_(torch.where(self._not_finite.isfinite().all(), values, self._not_finite))
