@@ -25,10 +25,12 @@ LONGEST = 128
 """A cell with a longer list is quartered, unless its centre alone needs most of it."""
 SPREAD = 1.5
 """A cell whose list is longer by no more than this than what its centre needs is not quartered."""
+SHARP = 4.0
+"""tau rho^2 of a site for which a cell is large."""
 SHARE_ABOVE = 1 / 32
 """The share of epsilon that each depth may drop before the last, which has half of it: there are 16 at most."""
-BINS, STEP = 32, 0.5
-"""Bounds are sorted into bins, the lowest of which ends at epsilon exp(-16)."""
+BINS, STEP = 32, 0.7
+"""Bounds are sorted into bins, the lowest of which ends at epsilon exp(-21.7): of a million sites there, none is kept."""
 MARGIN = 1e-6
 """Added to every bound on a logarithm, for rounding."""
 
@@ -87,20 +89,42 @@ class SiteRule:
 
     def __call__(self, block: Block) -> Verdict:
         """Keep the sites of each cell until those left out fit into epsilon."""
-        bounds, needed = self.bound(block)
+        at_centre, bounds = self.bound(block)
+        bins, (last, above), length = self.cut(block, bounds)
+        stuck = (length > self.longest) & (2 * length > block.lengths)  # not even half as long as its parent's
+        if bool(stuck.any()):
+            stuck &= length <= SPREAD * self.cut(block, at_centre)[2]
+            stuck &= SPREAD * (length - block.tally(self.is_inside(block))) >= length
+        kept, passed_on = (bins >= least.index_select(0, block.cell) for least in (last, above))
+        return Verdict(stuck | (length <= self.longest), kept, passed_on)
+
+    def cut(self, block: Block, bounds: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        """The bin of each bound, (P,), each cell's first bin that a list keeps, and that is passed on; lists' lengths.
+
+        What lies in the bins before adds up to at most the share of epsilon.
+        """
         bins = ((bounds - self.log_epsilon) / STEP + BINS).clamp_(0, BINS).int()  # the last is kept whatever its size
-        dropped = block.histogram(bins, BINS + 1)[:, :-1].mul(self.edges).cumsum(-1)
-        kept, passed_on = (bins >= (dropped <= share).sum(-1).int()[block.cell] for share in (0.5, SHARE_ABOVE))
-        length = block.tally(kept)
-        return Verdict((length <= self.longest) | (length <= SPREAD * needed), kept, passed_on)
+        counts = block.histogram(bins, BINS + 1)[:, :-1]
+        dropped = counts.mul(self.edges).cumsum(-1)
+        first = [(dropped <= share).sum(-1, dtype=torch.int32) for share in (0.5, SHARE_ABOVE)]
+        return bins, first, block.lengths - counts.mul_(dropped <= 0.5).sum(-1)
+
+    def is_inside(self, block: Block) -> Tensor:
+        """Which sites lie in the cell's cap and are so sharp that most of the cell is far from them, (P,).
+
+        A cell with many is quartered even if its centre, far from all of them, needs as many sites as the whole cell.
+        """
+        radius = block.radii[block.cell]
+        gap = block.centres[block.cell].T - torch.stack([axis[block.item] for axis in self.axes])
+        return (gap.square().sum(0) < radius.square()) & (self.sharp[block.item] * radius.square() > SHARP)
 
     def bound(self, block: Block) -> tuple[Tensor, Tensor]:
-        """Upper bounds of the logarithms of weights, (P,), and about how many sites each centre needs, (C,)."""
+        """Upper bounds of the logarithms of weights at the cells' centres, and all over the cells, (P,) each."""
         x, y, z = (axis.index_select(0, block.item) for axis in self.axes)
         sharp = self.sharp.index_select(0, block.item)
         low, high = self.low.index_select(0, block.item), self.high.index_select(0, block.item)
-        centre = block.centres.T.contiguous().unbind()
-        cosine = _dot((x, y, z), [axis.index_select(0, block.cell) for axis in centre])
+        centre = [axis.index_select(0, block.cell) for axis in block.centres.T.contiguous()]
+        cosine = _dot((x, y, z), centre)
         low.addcmul_(sharp, cosine)
         high.addcmul_(sharp, cosine, value=self.blunting)
         if self.slack.shift:
@@ -116,25 +140,23 @@ class SiteRule:
         share.mul_(sharp)
         tangent = [block.total(share * axis) / total for axis in (x, y, z)]  # the slope of the log-sum, 3 times (C,)
         high.sub_((top + total.log() - MARGIN).index_select(0, block.cell))
-        needed = block.tally(high > self.log_epsilon)
         sharp.mul_(self.blunting)
         slope = [
             axis.mul_(sharp).sub_(mean.index_select(0, block.cell))
             for axis, mean in zip((x, y, z), tangent, strict=True)
         ]
-        return high.add_(_highest(slope, centre, block)), needed
+        return high, high + _highest(slope, centre, block)
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     return (a[0] * b[0]).addcmul_(a[1], b[1]).addcmul_(a[2], b[2])
 
 
-def _highest(slope: list[Tensor], centre: tuple[Tensor, ...], block: Block) -> Tensor:
-    """The maximum of <slope, x - c> over the caps, (P,)."""
-    middle = [axis.index_select(0, block.cell) for axis in centre]
-    along = _dot(slope, middle)
+def _highest(slope: list[Tensor], centre: list[Tensor], block: Block) -> Tensor:
+    """The maximum of <slope, x - c> over the caps, (P,); `slope` is used up."""
+    along = _dot(slope, centre)
     across = torch.zeros_like(along)
-    for axis, part in zip(slope, middle, strict=True):
+    for axis, part in zip(slope, centre, strict=True):
         across.add_(axis.addcmul_(along, part, value=-1).square_())
     across.sqrt_()
     sine, cosine = block.radii.sin().index_select(0, block.cell), block.radii.cos().index_select(0, block.cell)

@@ -63,7 +63,7 @@ class Block(NamedTuple):
 
     def tally(self, chosen: Tensor) -> Tensor:
         """How many of each cell's pairs are chosen, (P,) -> (C,)."""
-        return torch.zeros_like(self.lengths).index_add_(0, self.cell, chosen.long())
+        return torch.zeros_like(self.lengths, dtype=torch.int32).scatter_add_(0, self.cell, chosen.int())
 
     def histogram(self, place: Tensor, count: int) -> Tensor:
         """How many of each cell's pairs lie in each of some bins, (P,) numbers of bins -> (C, count)."""
@@ -109,12 +109,14 @@ def refine(items: Tensor, rule: Rule, depth: int = DEPTH) -> CellLists:
         for block in _blocks(todo, level):
             verdict = rule(block)
             done = verdict.done if level < depth else torch.ones_like(verdict.done)
-            leaf = _select(block, done, verdict.kept)
-            leaves.append(leaf._replace(keys=leaf.keys << 2 * (DEPTH - level)))
-            onward.append(_select(block, ~done, verdict.passed_on))
-        todo = _join(onward)
-        if not len(todo.keys):
+            if bool(done.any()):
+                leaf = _select(block, done, verdict.kept)
+                leaves.append(leaf._replace(keys=leaf.keys << 2 * (DEPTH - level)))
+            if not bool(done.all()):
+                onward.append(_select(block, ~done, verdict.passed_on))
+        if not onward:
             break
+        todo = _join(onward)
     found = _take(leaf := _join(leaves), leaf.keys.argsort())
     return CellLists(found.keys, _starts(found.lengths), found.items)
 
@@ -122,13 +124,12 @@ def refine(items: Tensor, rule: Rule, depth: int = DEPTH) -> CellLists:
 def _blocks(parents: _Ragged, level: int) -> Iterator[Block]:
     """The cells of a level, whose lists are those of their parents, in blocks of bounded size."""
     most, quarters = PAIRS_ON_GPU if parents.items.is_cuda else PAIRS_ON_CPU, 1 if level == 0 else 4
-    ends = parents.lengths.cumsum(0) * quarters
+    ends = parents.lengths.repeat_interleave(quarters).cumsum(0)
     marks = torch.searchsorted(ends, torch.arange(0, int(ends[-1]) + most, most, device=ends.device)).tolist()
     for first, last in itertools.pairwise([0, *sorted(set(marks) - {0, len(ends)}), len(ends)]):
-        rows = torch.arange(first, last, device=ends.device).repeat_interleave(quarters)
-        part = _take(parents, rows)
-        keys = part.keys if level == 0 else 4 * part.keys + torch.arange(4, device=ends.device).repeat(last - first)
-        cells = CubeCells(2**level)
+        rows = torch.arange(first, last, device=ends.device)
+        part = _take(parents, rows // quarters)
+        keys, cells = part.keys * quarters + rows % quarters, CubeCells(2**level)
         cell = torch.repeat_interleave(part.lengths, output_size=len(part.items))
         yield Block(level, keys, *cells.caps(cells.of_keys(keys)), part.lengths, cell, part.items)
 
@@ -136,7 +137,7 @@ def _blocks(parents: _Ragged, level: int) -> Iterator[Block]:
 def _select(block: Block, cells: Tensor, pairs: Tensor) -> _Ragged:
     """Some of a block's cells with some of their pairs."""
     pairs = pairs & cells[block.cell]
-    return _Ragged(block.keys[cells], block.tally(pairs)[cells], block.item[pairs])
+    return _Ragged(block.keys[cells], block.tally(pairs)[cells].long(), block.item[pairs])
 
 
 def _take(lists: _Ragged, rows: Tensor) -> _Ragged:
