@@ -284,6 +284,7 @@ class Stepper:
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Capture the step as a graph; the steps of the warm-up are undone."""
         kept = {name: tensor.clone() for name, tensor in self.state().items()}
+        reports = [(report, report.clone()) for report in (self._sums, self._not_finite)]
         self.data.fill(self.batch, self._rows(0))
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -295,8 +296,8 @@ class Stepper:
         with torch.cuda.graph(graph):
             self._work()
         self.restore_(kept)
-        self._sums.zero_()
-        self._not_finite.zero_()
+        for report, before in reports:
+            report.copy_(before)
         return graph
 
 
