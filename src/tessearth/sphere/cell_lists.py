@@ -124,13 +124,12 @@ def refine(items: Tensor, rule: Rule, depth: int = DEPTH) -> CellLists:
 def _blocks(parents: _Ragged, level: int) -> Iterator[Block]:
     """The cells of a level, whose lists are those of their parents, in blocks of bounded size."""
     most, quarters = PAIRS_ON_GPU if parents.items.is_cuda else PAIRS_ON_CPU, 1 if level == 0 else 4
-    ends = parents.lengths.cumsum(0) * quarters
+    ends = parents.lengths.repeat_interleave(quarters).cumsum(0)
     marks = torch.searchsorted(ends, torch.arange(0, int(ends[-1]) + most, most, device=ends.device)).tolist()
     for first, last in itertools.pairwise([0, *sorted(set(marks) - {0, len(ends)}), len(ends)]):
-        rows = torch.arange(first, last, device=ends.device).repeat_interleave(quarters)
-        part = _take(parents, rows)
-        keys = part.keys if level == 0 else 4 * part.keys + torch.arange(4, device=ends.device).repeat(last - first)
-        cells = CubeCells(2**level)
+        rows = torch.arange(first, last, device=ends.device)
+        part = _take(parents, rows // quarters)
+        keys, cells = part.keys * quarters + rows % quarters, CubeCells(2**level)
         cell = torch.repeat_interleave(part.lengths, output_size=len(part.items))
         yield Block(level, keys, *cells.caps(cells.of_keys(keys)), part.lengths, cell, part.items)
 

@@ -229,6 +229,7 @@ class _Run:
             number = torch.tensor(start, device=self.device)
             for tensor in (number, *self.stepper.state().values()):
                 dist.broadcast(tensor, 0)
+            self.stepper.rebuild_lists_()
             start = int(number)
         return start
 
