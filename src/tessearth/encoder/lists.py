@@ -30,7 +30,7 @@ SHARP = 4.0
 SHARE_ABOVE = 1 / 32
 """The share of epsilon that each depth may drop before the last, which has half of it: there are 16 at most."""
 BINS, STEP = 32, 0.7
-"""Bounds are sorted into bins, the lowest of which ends at epsilon exp(-21.7): of a million sites there, none is kept."""
+"""Bounds are sorted into bins; a million sites in the lowest weigh less than epsilon / 1000 together."""
 MARGIN = 1e-6
 """Added to every bound on a logarithm, for rounding."""
 

@@ -8,6 +8,7 @@ from tessearth.sphere.angles import read_pair as read_pair
 from tessearth.sphere.cell_lists import Block as Block
 from tessearth.sphere.cell_lists import CellLists as CellLists
 from tessearth.sphere.cell_lists import Verdict as Verdict
+from tessearth.sphere.cell_lists import expand as expand
 from tessearth.sphere.cell_lists import refine as refine
 from tessearth.sphere.containers import find_columns as find_columns
 from tessearth.sphere.containers import is_container as is_container

@@ -143,11 +143,16 @@ def _select(block: Block, cells: Tensor, pairs: Tensor) -> _Ragged:
 def _take(lists: _Ragged, rows: Tensor) -> _Ragged:
     """Lists in another order, or several times."""
     lengths = lists.lengths[rows]
+    return _Ragged(lists.keys[rows], lengths, lists.items[expand(_starts(lists.lengths)[rows], lengths)])
+
+
+def expand(starts: Tensor, lengths: Tensor) -> Tensor:
+    """The numbers from each start on, (C,) and (C,) lengths -> (sum of lengths,)."""
     ends = lengths.cumsum(0)
-    shift = _starts(lists.lengths)[rows] - ends + lengths
     count = int(ends[-1]) if len(ends) else 0
-    places = torch.arange(count, device=rows.device) + shift.repeat_interleave(lengths, output_size=count)
-    return _Ragged(lists.keys[rows], lengths, lists.items[places])
+    return torch.arange(count, device=ends.device).add_(
+        (starts - ends + lengths).repeat_interleave(lengths, output_size=count)
+    )
 
 
 def _join(parts: list[_Ragged]) -> _Ragged:
