@@ -1,0 +1,88 @@
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# ruff: noqa: N803
+"""One scale of random convolutions in Triton: patches, responses and their rectified means without a response in memory.
+
+Triton comes with CUDA builds of PyTorch; without it `is_available` is False and `rcf` takes its plain path.
+"""
+
+import os
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+try:
+    import triton  # type: ignore[import-not-found, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+except ImportError:
+    triton = None
+
+
+class Shape(NamedTuple):
+    """How the work is cut; `benchmarks/rcf_kernel.py` measures which is fastest."""
+
+    positions: int = 64
+    filters: int = 64
+    inner: int = 32
+    warps: int = 4
+    stages: int = 2
+
+
+SHAPE = Shape()
+
+
+def is_available(device: torch.device) -> bool:
+    """Whether the kernel runs there: on a GPU, or anywhere under Triton's interpreter."""
+    return triton is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
+
+
+if triton is not None:
+
+    @triton.jit
+    def _rectified_means(
+        pixels, bank, out, threshold, out_stride,
+        BANDS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PATCH: tl.constexpr, NUMBER: tl.constexpr,
+        POSITIONS: tl.constexpr, FILTERS: tl.constexpr, INNER: tl.constexpr,
+    ):  # fmt: skip
+        tile = tl.program_id(0).to(tl.int64)
+        column = tl.program_id(1) * FILTERS + tl.arange(0, FILTERS)
+        across: tl.constexpr = WIDTH - PATCH + 1
+        count: tl.constexpr = across * (HEIGHT - PATCH + 1)
+        wanted: tl.constexpr = PATCH * PATCH * BANDS
+        first = pixels + tile * (BANDS * HEIGHT * WIDTH)
+        above = tl.zeros((POSITIONS, FILTERS), dtype=tl.float32)
+        below = tl.zeros((POSITIONS, FILTERS), dtype=tl.float32)
+        for start in range(0, count, POSITIONS):
+            position = start + tl.arange(0, POSITIONS)
+            corner = position // across * WIDTH + position % across
+            response = tl.zeros((POSITIONS, FILTERS), dtype=tl.float32)
+            for begin in tl.static_range(0, wanted, INNER):
+                inner = begin + tl.arange(0, INNER)
+                square = inner // BANDS
+                step = inner % BANDS * (HEIGHT * WIDTH) + square // PATCH * WIDTH + square % PATCH
+                there = (position < count)[:, None] & (inner < wanted)[None, :]
+                patches = tl.load(first + corner[:, None] + step[None, :], mask=there, other=0.0)
+                held = (inner < wanted)[:, None] & (column < NUMBER)[None, :]
+                drawn = tl.load(bank + inner[:, None] * NUMBER + column[None, :], mask=held, other=0.0)
+                # Float32 by three tensor-core products: about 22 bits, and faster than none.
+                response = tl.dot(patches, drawn, acc=response, input_precision="tf32x3")
+            # A position past the end has the response 0, which exceeds nothing.
+            above += tl.maximum(response - threshold, 0.0)
+            below += tl.maximum(-response - threshold, 0.0)
+        target = out + tile * out_stride + column
+        tl.store(target, tl.sum(above, axis=0) / count, mask=column < NUMBER)
+        tl.store(target + NUMBER, tl.sum(below, axis=0) / count, mask=column < NUMBER)
+
+
+def rectified_means(pixels: Tensor, patch: int, bank: Tensor, threshold: float, out: Tensor) -> None:
+    """Means of relu(r - b) and of relu(-r - b) over a tile's positions, written to `out` (n, 2 * filters).
+
+    Pixels are (n, C, H, W) in float32, `bank` (filters, patch * patch * C); rows of `out` may lie apart.
+    """
+    count, bands, height, width = pixels.shape
+    grid = (count, triton.cdiv(len(bank), SHAPE.filters))
+    _rectified_means[grid](
+        pixels.contiguous(), bank.T.contiguous(), out, threshold, out.stride(0),
+        BANDS=bands, HEIGHT=height, WIDTH=width, PATCH=patch, NUMBER=len(bank), POSITIONS=SHAPE.positions,
+        FILTERS=SHAPE.filters, INNER=SHAPE.inner, num_warps=SHAPE.warps, num_stages=SHAPE.stages,
+    )  # fmt: skip
