@@ -38,40 +38,42 @@ def is_available(device: torch.device) -> bool:
 
 if triton is not None:
 
-    @triton.jit
+    # Sizes are no constants, so that tiles of all sources meet the same few compiled kernels.
+    @triton.jit(do_not_specialize=("bands", "height", "width", "patch", "number", "out_stride"))
     def _rectified_means(
-        pixels, bank, out, threshold, out_stride,
-        BANDS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PATCH: tl.constexpr, NUMBER: tl.constexpr,
-        POSITIONS: tl.constexpr, FILTERS: tl.constexpr, INNER: tl.constexpr,
+        pixels, bank, out, threshold, bands, height, width, patch, number, out_stride,
+        POSITIONS: tl.constexpr, FILTERS: tl.constexpr, INNER: tl.constexpr, STEPS: tl.constexpr,
     ):  # fmt: skip
         tile = tl.program_id(0).to(tl.int64)
         column = tl.program_id(1) * FILTERS + tl.arange(0, FILTERS)
-        across: tl.constexpr = WIDTH - PATCH + 1
-        count: tl.constexpr = across * (HEIGHT - PATCH + 1)
-        wanted: tl.constexpr = PATCH * PATCH * BANDS
-        first = pixels + tile * (BANDS * HEIGHT * WIDTH)
+        across = width - patch + 1
+        count = across * (height - patch + 1)
+        wanted = patch * patch * bands
+        first = pixels + tile * (bands * height * width)
         above = tl.zeros((POSITIONS, FILTERS), dtype=tl.float32)
         below = tl.zeros((POSITIONS, FILTERS), dtype=tl.float32)
-        for start in range(0, count, POSITIONS):
+        start = 0
+        while start < count:
             position = start + tl.arange(0, POSITIONS)
-            corner = position // across * WIDTH + position % across
+            corner = position // across * width + position % across
             response = tl.zeros((POSITIONS, FILTERS), dtype=tl.float32)
-            for begin in tl.static_range(0, wanted, INNER):
+            for begin in range(0, STEPS * INNER, INNER):
                 inner = begin + tl.arange(0, INNER)
-                square = inner // BANDS
-                step = inner % BANDS * (HEIGHT * WIDTH) + square // PATCH * WIDTH + square % PATCH
+                square = inner // bands
+                step = inner % bands * (height * width) + square // patch * width + square % patch
                 there = (position < count)[:, None] & (inner < wanted)[None, :]
                 patches = tl.load(first + corner[:, None] + step[None, :], mask=there, other=0.0)
-                held = (inner < wanted)[:, None] & (column < NUMBER)[None, :]
-                drawn = tl.load(bank + inner[:, None] * NUMBER + column[None, :], mask=held, other=0.0)
+                held = (inner < wanted)[:, None] & (column < number)[None, :]
+                drawn = tl.load(bank + inner[:, None] * number + column[None, :], mask=held, other=0.0)
                 # Float32 by three tensor-core products: about 22 bits, and faster than none.
                 response = tl.dot(patches, drawn, acc=response, input_precision="tf32x3")
             # A position past the end has the response 0, which exceeds nothing.
             above += tl.maximum(response - threshold, 0.0)
             below += tl.maximum(-response - threshold, 0.0)
+            start += POSITIONS
         target = out + tile * out_stride + column
-        tl.store(target, tl.sum(above, axis=0) / count, mask=column < NUMBER)
-        tl.store(target + NUMBER, tl.sum(below, axis=0) / count, mask=column < NUMBER)
+        tl.store(target, tl.sum(above, axis=0) / count, mask=column < number)
+        tl.store(target + number, tl.sum(below, axis=0) / count, mask=column < number)
 
 
 def rectified_means(pixels: Tensor, patch: int, bank: Tensor, threshold: float, out: Tensor) -> None:
@@ -82,7 +84,7 @@ def rectified_means(pixels: Tensor, patch: int, bank: Tensor, threshold: float, 
     count, bands, height, width = pixels.shape
     grid = (count, triton.cdiv(len(bank), SHAPE.filters))
     _rectified_means[grid](
-        pixels.contiguous(), bank.T.contiguous(), out, threshold, out.stride(0),
-        BANDS=bands, HEIGHT=height, WIDTH=width, PATCH=patch, NUMBER=len(bank), POSITIONS=SHAPE.positions,
-        FILTERS=SHAPE.filters, INNER=SHAPE.inner, num_warps=SHAPE.warps, num_stages=SHAPE.stages,
+        pixels.contiguous(), bank.T.contiguous(), out, threshold, bands, height, width, patch, len(bank), out.stride(0),
+        POSITIONS=SHAPE.positions, FILTERS=SHAPE.filters, INNER=SHAPE.inner,
+        STEPS=triton.cdiv(bank.shape[1], SHAPE.inner), num_warps=SHAPE.warps, num_stages=SHAPE.stages,
     )  # fmt: skip
