@@ -1,4 +1,4 @@
-"""How long random convolutions of 3,000,000 tiles take on a GPU by the kernel, for ways to cut its work, and without it.
+"""How long random convolutions of 3,000,000 tiles take on a GPU by the kernel, cut in several ways, and without it.
 
     PYTHONPATH=src python3 benchmarks/rcf_kernel.py
 

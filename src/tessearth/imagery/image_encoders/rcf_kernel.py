@@ -1,6 +1,6 @@
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 # ruff: noqa: N803
-"""One scale of random convolutions in Triton: patches, responses and their rectified means without a response in memory.
+"""One scale of random convolutions in Triton: rectified means of responses, without a response in memory.
 
 Triton comes with CUDA builds of PyTorch; without it `is_available` is False and `rcf` takes its plain path.
 """
@@ -37,7 +37,6 @@ def is_available(device: torch.device) -> bool:
 
 
 if triton is not None:
-
     # Sizes are no constants, so that tiles of all sources meet the same few compiled kernels.
     @triton.jit(do_not_specialize=("bands", "height", "width", "patch", "number", "out_stride"))
     def _rectified_means(
