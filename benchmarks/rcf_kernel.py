@@ -11,6 +11,7 @@ import time
 
 import torch
 
+from tessearth.imagery import kernels
 from tessearth.imagery.image_encoders import RandomConvolution, RcfSettings, rcf_kernel
 from tessearth.imagery.image_encoders.rcf_kernel import Shape
 
@@ -29,18 +30,18 @@ def measure(encoder: RandomConvolution, tiles: torch.Tensor) -> tuple[float, tor
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiles", type=int, default=2**15)
     parser.add_argument("--size", type=int, default=24)
     parser.add_argument("--bands", type=int, default=3)
     parser.add_argument("--filters", type=int, default=128)
     arguments = parser.parse_args()
-    shape, triton = (arguments.tiles, arguments.bands, arguments.size, arguments.size), rcf_kernel.triton
+    shape, triton = (arguments.tiles, arguments.bands, arguments.size, arguments.size), kernels.triton
     tiles = torch.rand(shape, device="cuda").contiguous(memory_format=torch.channels_last)
     encoder = RandomConvolution.fit(tiles[:2048].cpu(), RcfSettings(num_filters=arguments.filters)).to("cuda")
-    rcf_kernel.triton = None
+    kernels.triton = None
     plain, expected = measure(encoder, tiles)
-    rcf_kernel.triton = triton
+    kernels.triton = triton
     print(f"{'plain':64}{plain:8.3f} s")
     for positions, filters, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2)):
         rcf_kernel.SHAPE = Shape(positions, filters, rcf_kernel.SHAPE.inner, warps, stages)

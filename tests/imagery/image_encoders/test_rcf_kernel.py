@@ -3,13 +3,14 @@
 import pytest
 import torch
 
+from tessearth.imagery import kernels
 from tessearth.imagery.image_encoders import RandomConvolution, RcfSettings, rcf, rcf_kernel
 from tessearth.imagery.image_encoders.rcf_kernel import Shape
 from tests.imagery.image_encoders.test_rcf import some_tiles
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_kernel = pytest.mark.skipif(
-    not rcf_kernel.is_available(DEVICE), reason="the kernel needs a GPU, or Triton and TRITON_INTERPRET=1"
+    not kernels.is_available(DEVICE), reason="the kernel needs a GPU, or Triton and TRITON_INTERPRET=1"
 )
 
 
@@ -26,7 +27,7 @@ def test_features_by_kernel_are_those_without(
     settings = RcfSettings(num_filters=21, scales=((3, 1), (2, 2)), num_patches=400, moments=moments)
     encoder = RandomConvolution.fit(tiles, settings, seed=3)
     with monkeypatch.context() as without:
-        without.setattr(rcf_kernel, "triton", None)
+        without.setattr(kernels, "triton", None)
         assert not encoder.by_kernel
         expected = encoder.encode(tiles)
     encoder = encoder.to(DEVICE)
@@ -42,5 +43,5 @@ def test_half_precision_is_left_to_matrix_products() -> None:
 
 
 def test_without_triton_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rcf_kernel, "triton", None)
-    assert not rcf_kernel.is_available(torch.device("cuda"))
+    monkeypatch.setattr(kernels, "triton", None)
+    assert not kernels.is_available(torch.device("cuda"))

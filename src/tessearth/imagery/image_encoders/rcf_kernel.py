@@ -1,21 +1,12 @@
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 # ruff: noqa: N803
-"""One scale of random convolutions in Triton: rectified means of responses, without a response in memory.
+"""One scale of random convolutions in Triton: rectified means of responses, without a response in memory."""
 
-Triton comes with CUDA builds of PyTorch; without it `is_available` is False and `rcf` takes its plain path.
-"""
-
-import os
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-try:
-    import triton  # type: ignore[import-not-found, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
-except ImportError:
-    triton = None
+from tessearth.imagery.kernels import launching, tl, triton
 
 
 class Shape(NamedTuple):
@@ -29,11 +20,6 @@ class Shape(NamedTuple):
 
 
 SHAPE = Shape()
-
-
-def is_available(device: torch.device) -> bool:
-    """Whether the kernel runs there: on a GPU, or anywhere under Triton's interpreter."""
-    return triton is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 if triton is not None:
@@ -81,9 +67,11 @@ def rectified_means(pixels: Tensor, patch: int, bank: Tensor, threshold: float, 
     Pixels are (n, C, H, W) in float32, `bank` (filters, patch * patch * C); rows of `out` may lie apart.
     """
     count, bands, height, width = pixels.shape
-    grid = (count, triton.cdiv(len(bank), SHAPE.filters))
-    _rectified_means[grid](
-        pixels.contiguous(), bank.T.contiguous(), out, threshold, bands, height, width, patch, len(bank), out.stride(0),
-        POSITIONS=SHAPE.positions, FILTERS=SHAPE.filters, INNER=SHAPE.inner,
-        STEPS=triton.cdiv(bank.shape[1], SHAPE.inner), num_warps=SHAPE.warps, num_stages=SHAPE.stages,
-    )  # fmt: skip
+    grid, inner = (count, triton.cdiv(len(bank), SHAPE.filters)), bank.shape[1]
+    pixels, bank = pixels.contiguous(), bank.T.contiguous()
+    with launching:
+        _rectified_means[grid](
+            pixels, bank, out, threshold, bands, height, width, patch, bank.shape[1], out.stride(0),
+            POSITIONS=SHAPE.positions, FILTERS=SHAPE.filters, INNER=SHAPE.inner, STEPS=triton.cdiv(inner, SHAPE.inner),
+            num_warps=SHAPE.warps, num_stages=SHAPE.stages,
+        )  # fmt: skip

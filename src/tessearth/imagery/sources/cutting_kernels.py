@@ -6,17 +6,12 @@ The arithmetic is that of `on_device`: positions in float64, shares and pixels i
 of PyTorch; without it `is_available` is False and `on_device` takes its plain path.
 """
 
-import os
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-try:
-    import triton  # type: ignore[import-not-found, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
-except ImportError:
-    triton = None
+from tessearth.imagery.kernels import launching, tl, triton
 
 POINTS, WARPS = 256, 4
 """Pixels that one program cuts, and its warps."""
@@ -33,11 +28,6 @@ class Paged(NamedTuple):
     """The page of every tile of every zoom, in rows from the north-west, or a negative number; int32."""
     side: int
     """Pixels of a page along each side."""
-
-
-def is_available(device: torch.device) -> bool:
-    """Whether kernels run there: on a GPU, or anywhere under Triton's interpreter."""
-    return triton is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 if triton is not None:
@@ -60,36 +50,37 @@ if triton is not None:
         return tl.where(upward < 0, -angle, angle)
 
     @triton.jit
-    def _direction(places, place, row, column, middle, unit, inside):
+    def _direction(places, place, row, column, middle, factor, inside):
         """Upward, outward and east parts of a tile pixel's direction in the place's own meridian."""
-        sine = tl.load(places + 3 * place, mask=inside, other=0.0)
-        cosine = tl.load(places + 3 * place + 1, mask=inside, other=1.0)
+        sine = tl.load(places + 4 * place, mask=inside, other=0.0)
+        cosine = tl.load(places + 4 * place + 1, mask=inside, other=1.0)
+        unit = tl.load(places + 4 * place + 3, mask=inside, other=1.0) / factor
         down, east = (row - middle) * unit, (column - middle) * unit
         return sine - down * cosine, cosine + down * sine, east
 
     @triton.jit
     def _mercator(upward, outward, east, centre, world):
-        """Row and column of a direction on a world map; `centre` is the place's longitude in turns from the left edge."""
+        """Row and column of a direction on a world map; `centre` is the place's longitude in turns from its edge."""
         sine = upward / tl.sqrt(upward * upward + outward * outward + east * east)
         sine = tl.minimum(tl.maximum(sine, -0.9999), 0.9999)  # beyond the map's edge, which the row is held to
         row = (1.0 - tl.log((1.0 + sine) / (1.0 - sine)) / (2 * PI)) * (world * 0.5) - 0.5
         turn = centre + _arc(east, outward) / (2 * PI)
         return tl.minimum(tl.maximum(row, 0.0), world - 1.0), (turn - tl.floor(turn)) * world - 0.5
 
-    @triton.jit
+    # Sizes are no constants, so that all sources meet the same few compiled kernels.
+    @triton.jit(do_not_specialize=("count", "size", "bands", "height", "width"))
     def _cut_raster(
-        pixels, places, settings, out, count, size, bands, height, width,
+        pixels, places, out, count, size, bands, height, width,
         POINTS: tl.constexpr,
     ):  # fmt: skip
         point = tl.program_id(0).to(tl.int64) * POINTS + tl.arange(0, POINTS)
         area = size * size
         place, inside = point // area, point < count
         at = (point % area).to(tl.int32)
-        unit, west = tl.load(settings), tl.load(settings + 1)
         row, column = (at // size).to(tl.float64), (at % size).to(tl.float64)
-        upward, outward, east = _direction(places, place, row, column, (size - 1) * 0.5, unit, inside)
+        upward, outward, east = _direction(places, place, row, column, (size - 1) * 0.5, 1, inside)
         lat = _arc(upward, tl.sqrt(outward * outward + east * east))
-        turn = tl.load(places + 3 * place + 2, mask=inside, other=0.0) + _arc(east, outward) / (2 * PI) - west
+        turn = tl.load(places + 4 * place + 2, mask=inside, other=0.0) + _arc(east, outward) / (2 * PI)
         # Pixel centres lie half a pixel inside, and the frame moves everything by one.
         row = (0.5 - lat / PI) * height + 0.5
         column = (turn - tl.floor(turn)) * width + 0.5
@@ -109,18 +100,18 @@ if triton is not None:
             tl.store(target + band * area, value, mask=inside)
             band += 1
 
-    @triton.jit
+    @triton.jit(do_not_specialize=("count", "size"))
     def _cut_pyramid(
-        pixels, table, places, zooms, factors, settings, out, count, size, side,
+        pixels, table, places, detail, out, count, size, side,
         BANDS: tl.constexpr, POINTS: tl.constexpr,
     ):  # fmt: skip
         point = tl.program_id(0).to(tl.int64) * POINTS + tl.arange(0, POINTS)
         area = size * size
         place, inside = point // area, point < count
         at = (point % area).to(tl.int32)
-        zoom = tl.load(zooms + place, mask=inside, other=0)
-        factor = tl.load(factors + place, mask=inside, other=1)
-        unit, centre = tl.load(settings) / factor, tl.load(places + 3 * place + 2, mask=inside, other=0.0)
+        zoom = tl.load(detail + 2 * place, mask=inside, other=0)
+        factor = tl.load(detail + 2 * place + 1, mask=inside, other=1)
+        centre = tl.load(places + 4 * place + 2, mask=inside, other=0.0)
         world = side << zoom
         first = table + ((1 << (2 * zoom)) - 1) // 3  # tables of all zooms lie one behind another
         red = tl.zeros((POINTS,), dtype=tl.float32)
@@ -131,7 +122,7 @@ if triton is not None:
             going = inside & (step < factor * factor)
             row = (at // size * factor + step // factor).to(tl.float64)
             column = (at % size * factor + step % factor).to(tl.float64)
-            upward, outward, east = _direction(places, place, row, column, (size * factor - 1) * 0.5, unit, going)
+            upward, outward, east = _direction(places, place, row, column, (size * factor - 1) * 0.5, factor, going)
             row, column = _mercator(upward, outward, east, centre, world)
             top, left = tl.floor(row), tl.floor(column)
             down, right = (row - top).to(tl.float32), (column - left).to(tl.float32)
@@ -168,32 +159,32 @@ def cut_raster(pixels: Tensor, shape: tuple[int, int], places: Tensor, size: int
 
     `unit` is a tile pixel in Earth radii, `west` the left edge's longitude; no pixel may be NaN.
     """
-    out = torch.empty(len(places), pixels.shape[1], size, size, device=places.device)
-    settings = torch.tensor([unit, west / 360.0], dtype=torch.float64, device=places.device)
-    if out.numel():
-        _cut_raster[(triton.cdiv(len(places) * size**2, POINTS),)](
-            pixels, _prepare(places, 0.0), settings, out, len(places) * size**2, size, pixels.shape[1], *shape,
-            POINTS=POINTS, num_warps=WARPS,
-        )  # fmt: skip
+    bands, count = pixels.shape[1], len(places) * size**2
+    out, prepared = torch.empty(len(places), bands, size, size, device=places.device), _prepare(places, west, unit)
+    with launching:
+        _cut_raster[(max(1, triton.cdiv(count, POINTS)),)](
+            pixels, prepared, out, count, size, bands, *shape, POINTS=POINTS, num_warps=WARPS
+        )
     return out
 
 
 def cut_pyramid(paged: Paged, places: Tensor, detail: Tensor, unit: float, out: Tensor) -> None:
     """Tiles of places (N, 2), in [0, 1], written to `out` (N, C, size, size), each place at its own zoom.
 
-    Where the table knows no page it holds WANTED afterwards, and what is cut is wrong. `detail` (2, N) in int32 holds
+    Where the table knows no page it holds WANTED afterwards, and what is cut is wrong. `detail` (N, 2) in int32 holds
     zooms and how many map pixels go into a tile's pixel along each side; `unit` is a tile pixel in Earth radii.
     """
-    count, bands, size, _ = out.shape
-    settings = torch.tensor([unit], dtype=torch.float64, device=places.device)
-    if count:
-        _cut_pyramid[(triton.cdiv(count * size**2, POINTS),)](
-            paged.pixels, paged.table, _prepare(places, 180.0), detail[0], detail[1], settings, out, count * size**2,
-            size, paged.side, BANDS=bands, POINTS=POINTS, num_warps=WARPS,
+    (places_in_all, bands, size, _), prepared = out.shape, _prepare(places, -180.0, unit)
+    count = places_in_all * size**2
+    with launching:
+        _cut_pyramid[(max(1, triton.cdiv(count, POINTS)),)](
+            paged.pixels, paged.table, prepared, detail, out, count, size, paged.side,
+            BANDS=bands, POINTS=POINTS, num_warps=WARPS,
         )  # fmt: skip
 
 
-def _prepare(places: Tensor, east: float) -> Tensor:
-    """Sine and cosine of the latitude, and the longitude in turns, moved east by some degrees; (N, 3) in float64."""
+def _prepare(places: Tensor, west: float, unit: float) -> Tensor:
+    """Sine and cosine of the latitude, the longitude in turns from `west`, and the unit; (N, 4) in float64."""
     lat, lon = places.double().unbind(1)
-    return torch.stack((lat.deg2rad().sin(), lat.deg2rad().cos(), (lon + east) / 360.0), dim=1)
+    radians = lat.deg2rad()
+    return torch.stack((radians.sin(), radians.cos(), (lon - west) / 360.0, torch.full_like(lat, unit)), dim=1)

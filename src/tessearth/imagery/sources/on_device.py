@@ -5,15 +5,18 @@ kept as pages that a table for each zoom finds. Positions are float64, because a
 by a thousandth of a pixel; shares and pixels are float32, as in `sampling`, whose arithmetic this repeats.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tessearth.imagery.kernels import is_available
 from tessearth.imagery.source import Source
 from tessearth.imagery.sources import cutting_kernels
 from tessearth.imagery.sources.pyramid import MERCATOR_LATITUDE, TilePyramid, child_positions
@@ -21,6 +24,8 @@ from tessearth.imagery.sources.raster import GlobalRaster, RasterLayers
 from tessearth.imagery.sources.tile_stores import Tile
 from tessearth.sphere import EARTH_RADIUS_KM, Floats, as_places
 from tessearth.storage import usual_workers
+
+Whole = npt.NDArray[np.int64]
 
 POINTS_AT_ONCE = {"cpu": 2**15, "cuda": 2**24}
 """Points looked up together by device type: a processor's cache holds the first, the second fills a GPU."""
@@ -85,7 +90,7 @@ class DeviceRaster:
             self._frame = framed.shape[1] - 2, framed.shape[2] - 2
             self._pixels = _as_pixels(framed, self.device)
             self._gaps = self._pixels.is_floating_point() and bool(self._pixels.isnan().any())
-        if not self._gaps and cutting_kernels.is_available(self.device):
+        if not self._gaps and is_available(self.device):
             result = self._cut(latlon)
         else:
             result = _sample(latlon, self.settings.size, self.device, self._read)
@@ -132,11 +137,15 @@ class DevicePyramid:
 
     def tiles(self, latlon: Floats) -> Tensor:
         """Read places as tiles: by a kernel, or those of one zoom and oversampling together."""
-        size, bands, device = self.source.size, len(self.source.bands), self.pages.device
         zooms, factors = self.source.choose_zooms(latlon)
-        if cutting_kernels.is_available(device):
-            detail = torch.from_numpy(np.stack((zooms, factors)).astype(np.int32)).to(device)
-            return self._cut(_to_device(latlon, device), detail)
+        with self.pages.lock:
+            if not is_available(self.pages.device):
+                return self._blend(latlon, zooms, factors)
+            detail = torch.from_numpy(np.stack((zooms, factors), axis=1).astype(np.int32)).to(self.pages.device)
+            return self._cut(_to_device(latlon, self.pages.device), detail)
+
+    def _blend(self, latlon: Floats, zooms: Whole, factors: Whole) -> Tensor:
+        size, bands, device = self.source.size, len(self.source.bands), self.pages.device
         result = torch.empty(len(latlon), bands, size, size, device=device, memory_format=torch.channels_last)
         for zoom, factor in sorted(set(zip(zooms.tolist(), factors.tolist(), strict=True))):
             chosen = np.flatnonzero((zooms == zoom) & (factors == factor))
@@ -173,6 +182,8 @@ class Pages:
 
     def __init__(self, source: TilePyramid, device: torch.device) -> None:
         self.source, self.device = source, device
+        self.lock = threading.Lock()
+        """Held while tiles are cut: pages move when more come."""
         self._area = source.tile_pixels**2
         stored = 1 if len(source.bands) == 1 else 4  # colours fill a word, which is read at once
         self._stored = torch.empty(0, stored, dtype=torch.uint8, device=device)
@@ -263,7 +274,7 @@ class Pages:
 
 def first_entry(zoom: int) -> int:
     """Where a zoom begins in the table: behind all tiles of the zooms above."""
-    return (4**zoom - 1) // 3
+    return ((1 << 2 * zoom) - 1) // 3
 
 
 def _tile_of(entry: int) -> Tile:
