@@ -88,7 +88,7 @@ def stages(recipe: FeatureRecipe, device: torch.device, some: int) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--imagery", type=Path, required=True, help="the folder of the pictures and pyramids")
     parser.add_argument("--recipe", default="earth-views", help="a recipe by name or file")
     parser.add_argument("--places", type=int, default=3_000_000)

@@ -26,6 +26,7 @@ from tessearth.imagery.reading import (
     join_sources,
     load_or_fit_encoder,
     read_views,
+    redraw_places,
 )
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.imagery.source import Source
@@ -138,6 +139,8 @@ class DeviceFeatures:
     places: Places
     array: Tensor
     """(places, views, width): components when the recipe wants them, else features."""
+    reader: DeviceReader | None = None
+    """By which they were made, and others can be."""
 
     @property
     def latlon(self) -> Floats:
@@ -165,6 +168,14 @@ class DeviceFeatures:
         if self.recipe.pca:
             raise ConfigError(f"only {self.recipe.pca} components are kept on the device; make a store, or set pca = 0")
         return self.array
+
+    def redraw(self, count: int, number: int) -> tuple[Floats, Tensor]:
+        """Other training places, (count, 2), and their features, (count, views, width), fixed by the number."""
+        reader, recipe = self.reader, self.recipe
+        assert reader is not None, "made by compute_features"
+        latlon = redraw_places(recipe.places, reader.hosts[0], recipe.sources[0].kind, count, number)
+        pieces = [reader.project(reader.features(latlon, rows)) for rows in reader.cut(np.arange(count))]
+        return latlon, torch.cat(pieces)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -200,4 +211,4 @@ def compute_features(
         done += len(rows)
         if progress:
             progress(done, len(array))
-    return DeviceFeatures(recipe=recipe, path=folder or Path(), places=places, array=array)
+    return DeviceFeatures(recipe=recipe, path=folder or Path(), places=places, array=array, reader=reader)

@@ -108,6 +108,9 @@ USUAL_PIXELS = 24 * 24
 MORE_BY_KERNEL = 8
 """How many times as many tiles are encoded together where no responses are kept."""
 
+MOST_TILES = 2**15
+"""Tiles that are encoded together however small they are: those missing from a chunk are encoded as blanks."""
+
 TENSOR_CORE_COLUMNS = 8
 """Half-precision matrix products run at full speed when rows are a multiple of this many numbers."""
 
@@ -206,7 +209,7 @@ class RandomConvolution(ImageEncoder):
         """Fewer tiles when they are larger: what must fit is the number of positions."""
         height, width = tiles.shape[-2:]
         usual = super().chunk_size(tiles) * (MORE_BY_KERNEL if self.by_kernel else 1)
-        return max(1, usual * USUAL_PIXELS // (height * width))
+        return min(MOST_TILES, max(1, usual * USUAL_PIXELS // (height * width)))
 
     def features(self, tiles: Tensor, scratch: Scratch) -> Tensor:
         """One chunk of tiles (n, C, H, W) to features (n, F)."""
