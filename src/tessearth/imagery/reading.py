@@ -1,5 +1,6 @@
 """Sources, places and encoders built from a recipe, and the tiles and features of places by view."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
@@ -103,6 +104,18 @@ def _split(latlon: Floats, recipe: PlacesRecipe) -> Places:
     if held_out.all():
         raise ConfigError(f"all {len(latlon)} places would be held out for validation; draw more, or hold out fewer")
     return Places(latlon, held_out)
+
+
+def redraw_places(recipe: PlacesRecipe, source: Source, kind: str, count: int, number: int) -> Floats:
+    """So many training places of another draw by a recipe, in random order; none lies in a block that is held out."""
+    found, missing, attempt = [np.empty((0, 2))], count, 0
+    while missing > 0:
+        generator = np.random.default_rng([recipe.seed, number, attempt, *b"again"])
+        again = dataclasses.replace(recipe, seed=int(generator.integers(2**31)))
+        drawn = _split(_draw_places(again, source, kind), recipe)  # blocks are held out by the recipe's own seed
+        found.append(generator.permutation(drawn.latlon[~drawn.validation])[:missing])
+        missing, attempt = missing - len(found[-1]), attempt + 1
+    return np.concatenate(found)
 
 
 def _draw_places(recipe: PlacesRecipe, source: Source, kind: str) -> Floats:

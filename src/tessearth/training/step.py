@@ -161,6 +161,7 @@ class Stepper:
     def take(self, step: int) -> None:
         """Step number `step`, counted from 0."""
         self._change_sites(step)
+        self.data.begin(step // self.per_epoch)
         rows, following = self._rows(step), self._rows(step + 1) if step + 1 < self.steps else None
         self.data.fill(self.batch, rows, following)
         if self._rates is not None:
