@@ -5,9 +5,12 @@ from tessearth.sphere.angles import fits_axis as fits_axis
 from tessearth.sphere.angles import guess_form as guess_form
 from tessearth.sphere.angles import read_angle as read_angle
 from tessearth.sphere.angles import read_pair as read_pair
+from tessearth.sphere.cell_lists import DEPTH as DEPTH
 from tessearth.sphere.cell_lists import Block as Block
 from tessearth.sphere.cell_lists import CellLists as CellLists
 from tessearth.sphere.cell_lists import Verdict as Verdict
+from tessearth.sphere.cell_lists import cell_key as cell_key
+from tessearth.sphere.cell_lists import cell_keys as cell_keys
 from tessearth.sphere.cell_lists import expand as expand
 from tessearth.sphere.cell_lists import refine as refine
 from tessearth.sphere.containers import find_columns as find_columns
