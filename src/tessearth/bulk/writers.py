@@ -29,7 +29,7 @@ import pyarrow.parquet
 
 from tessearth.errors import OutputError, TableError
 from tessearth.packages import require
-from tessearth.sphere import Floats
+from tessearth.sphere import Floats, Places
 from tessearth.storage import (
     EXACT,
     PARQUET,
@@ -228,7 +228,7 @@ class _FileWriter:
         """Their schema."""
         arrays = [pa.array([], field.type) for field in self.points.schema]
         empty = pa.RecordBatch.from_arrays(arrays, schema=self.points.schema)
-        return self.plain_rows(PointBatch(empty, np.empty((0, 2)))).schema
+        return self.plain_rows(PointBatch(empty, Places(np.empty((0, 2))))).schema
 
     def restore(self, batch: PointBatch, content: bytes) -> bool:
         """Append the same bytes."""

@@ -158,10 +158,11 @@ def _as_table(latlon: "npt.NDArray[np.float64]") -> "PointTable":
     """Places as a table of their coordinates."""
     import pyarrow as pa
 
+    from tessearth.sphere import Places
     from tessearth.storage import PointBatch, PointTable
 
     rows = pa.RecordBatch.from_arrays([pa.array(latlon[:, 0]), pa.array(latlon[:, 1])], names=["lat", "lon"])
-    return PointTable("land", rows.schema, iter([PointBatch(rows, latlon)]), len(latlon))
+    return PointTable("land", rows.schema, iter([PointBatch(rows, Places(latlon))]), len(latlon))
 
 
 def _compare(
@@ -171,7 +172,6 @@ def _compare(
     import numpy as np
 
     from tessearth.embedding import cosines
-    from tessearth.storage import Places
 
     latlon = np.concatenate([batch.latlon for batch in batches])
     if keys is not None:
@@ -182,7 +182,7 @@ def _compare(
     parts, done = [], 0
     with work_progress("comparing") as advance:
         for batch in batches:
-            embeddings = choice.embed_places(embedder, batch.places or Places(batch.latlon))
+            embeddings = choice.embed_places(embedder, batch.places)
             parts.append(cosines(query.vector, embeddings))
             done += len(batch.latlon)
             advance(done, len(latlon))
@@ -195,6 +195,7 @@ def _take(points: "PointTable", batches: "list[PointBatch]", chosen: "Alike") ->
     import pyarrow as pa
 
     from tessearth.embedding import name_places
+    from tessearth.sphere import Places
     from tessearth.storage import Lines, PointBatch
 
     latlon = np.concatenate([batch.latlon for batch in batches])[chosen.row]
@@ -208,7 +209,7 @@ def _take(points: "PointTable", batches: "list[PointBatch]", chosen: "Alike") ->
     columns = {name: pa.array(values) for name, values in added.items()}
     if near is not None:
         columns["near"] = pa.array(near, pa.string())
-    return Results(PointBatch(rows.to_batches()[0], latlon, lines), pa.RecordBatch.from_pydict(columns))
+    return Results(PointBatch(rows.to_batches()[0], Places(latlon), lines), pa.RecordBatch.from_pydict(columns))
 
 
 def _check_table(out: str) -> None:

@@ -61,7 +61,8 @@ from tessearth.evaluation.results import (
 from tessearth.evaluation.tasks import Task, read_tasks
 from tessearth.labels import country_continents, prepare_labels
 from tessearth.settings import Kind, did_you_mean, from_plain
-from tessearth.storage import AS_USUAL, Reading, is_frame, locked_folder, side_by_side
+from tessearth.sphere import is_frame
+from tessearth.storage import AS_USUAL, Reading, locked_folder, side_by_side
 from tessearth.version import __version__
 
 

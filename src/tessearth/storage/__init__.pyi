@@ -26,7 +26,6 @@ from tessearth.storage.formats import PARQUET as PARQUET
 from tessearth.storage.formats import ROWS_AT_ONCE as ROWS_AT_ONCE
 from tessearth.storage.formats import STANDARD_STREAM as STANDARD_STREAM
 from tessearth.storage.formats import UNREADABLE as UNREADABLE
-from tessearth.storage.formats import is_frame as is_frame
 from tessearth.storage.jobs import JOURNAL as JOURNAL
 from tessearth.storage.jobs import ArrayFile as ArrayFile
 from tessearth.storage.jobs import Job as Job
@@ -37,12 +36,9 @@ from tessearth.storage.sealed import checksum_of_plain as checksum_of_plain
 from tessearth.storage.sealed import read_npz as read_npz
 from tessearth.storage.sealed import read_sealed_tensors as read_sealed_tensors
 from tessearth.storage.sealed import seal_tensors as seal_tensors
-from tessearth.storage.shapes import Places as Places
-from tessearth.storage.shapes import Shape as Shape
 from tessearth.storage.tables import AS_USUAL as AS_USUAL
 from tessearth.storage.tables import PANDAS_BLANK as PANDAS_BLANK
 from tessearth.storage.tables import Labelled as Labelled
-from tessearth.storage.tables import OnBad as OnBad
 from tessearth.storage.tables import PointBatch as PointBatch
 from tessearth.storage.tables import PointTable as PointTable
 from tessearth.storage.tables import Reading as Reading

@@ -24,8 +24,8 @@ import pyarrow.parquet
 from tessearth.errors import TableError, TessearthError, first_line
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
+from tessearth.sphere import Geometry, geometry_column
 from tessearth.storage.csv_text import CsvFile, Lines, Opened, join_lines, open_csv
-from tessearth.storage.shapes import Geometry
 
 ROWS_AT_ONCE = 16_384
 BUFFERED_BYTES = 2**20
@@ -100,13 +100,6 @@ def table_name(table: Any) -> str:
     if not isinstance(table, str | PathLike):
         return f"the {type(table).__name__}"
     return "standard input" if table == STANDARD_STREAM else str(table)
-
-
-def is_frame(table: Any) -> bool:
-    """Whether something is a table in memory, and not one column."""
-    kind = type(table)  # to ask a lazy table for its columns is work
-    is_stream = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "dtype")
-    return isinstance(table, Mapping) or hasattr(kind, "columns") or is_stream
 
 
 @contextlib.contextmanager
@@ -264,22 +257,6 @@ def _open_arrow(path: str) -> RawTable:
                 yield from (Rows(batch[start : start + ROWS_AT_ONCE]) for start in range(0, len(batch), ROWS_AT_ONCE))
 
     return RawTable(schema, read, geometry_column(schema))
-
-
-def geometry_column(schema: pa.Schema) -> Geometry | None:
-    """The geometry column that the metadata of a GeoParquet file names."""
-    raw = (schema.metadata or {}).get(b"geo")
-    if raw is None:
-        return None
-    try:
-        described = json.loads(raw)
-        name: str = described["primary_column"]
-        crs = dict(described["columns"][name]).get("crs")
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise TableError("the GeoParquet metadata cannot be read") from None
-    if name not in schema.names:
-        raise TableError(f"the GeoParquet metadata names the geometry {name!r}, and there is no such column")
-    return Geometry(name, crs)
 
 
 def _open_vector(path: str, layer: str, options: Mapping[str, str] = MappingProxyType({})) -> RawTable:

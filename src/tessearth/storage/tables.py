@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,12 @@ from tessearth.sphere import (
     FORMS,
     LARGEST_DEGREES,
     PAIRS,
+    SHAPES,
     Floats,
     Form,
+    OnBad,
+    Places,
+    Shape,
     are_radians,
     check_latlon,
     find_columns,
@@ -34,15 +38,13 @@ from tessearth.sphere import (
     guess_form,
     read_angle,
     read_pair,
+    read_shapes,
     warn_of_radians,
 )
 from tessearth.storage.csv_text import CsvFile, Lines
 from tessearth.storage.files import write_bytes
 from tessearth.storage.formats import RawTable, Rows, open_any, open_table, table_name
-from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
 
-OnBad = Literal["error", "skip", "null"]
-"""What is done about rows without a usable place: refuse the table, leave them out, keep them without an embedding."""
 SHOWN_ROWS = 5
 LISTED = "row,problem"
 """How a list of bad rows begins."""
@@ -97,12 +99,15 @@ class PointBatch(NamedTuple):
 
     rows: pa.RecordBatch
     """The columns that are kept."""
-    latlon: Floats
-    """Checked degrees, (N, 2); NaN for rows that are kept without a place."""
+    places: Places
+    """Checked; NaN for rows that are kept without a place."""
     lines: Lines | None = None
     """The rows of a csv, or the objects of JSON, as they stand in the file; None where columns are left out."""
-    places: Places | None = None
-    """The places whose mean stands for each row, where that is asked for."""
+
+    @property
+    def latlon(self) -> Floats:
+        """Degrees, (N, 2)."""
+        return self.places.latlon
 
 
 class PointTable(NamedTuple):
@@ -214,12 +219,7 @@ def _find_columns(raw: RawTable, reading: Reading) -> _Columns:
     if raw.geometry is not None and reading.lat is None and reading.lon is None:
         return _Columns((raw.geometry.name,), raw, reading)
     try:
-        found = find_columns(
-            [name if name in (reading.lat, reading.lon) else name.strip() for name in names], reading.lat, reading.lon
-        )
-        return _Columns(
-            tuple(next(name for name in names if name.strip() == one.strip()) for one in found), raw, reading
-        )
+        return _Columns(find_columns(names, reading.lat, reading.lon), raw, reading)
     except CoordinateError as error:
         raise CoordinateError(f"{error}{_advice_on_columns(raw, reading)}") from None
 
@@ -369,9 +369,8 @@ def _batches(columns: _Columns, schema: pa.Schema) -> Iterator[PointBatch]:
         ]
         batch = PointBatch(
             pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _no_columns(len(is_bad)),
-            places.latlon,
+            places,
             rows.lines if schema.names == columns.raw.schema.names else None,
-            None if places.samples is None else places,
         )
         yield _without(batch, is_bad) if reading.on_bad == "skip" and is_bad.any() else batch
 
@@ -383,14 +382,8 @@ def _no_columns(rows: int) -> pa.RecordBatch:
 
 def _without(batch: PointBatch, is_bad: npt.NDArray[np.bool_]) -> PointBatch:
     """The batch without some rows."""
-    kept = np.flatnonzero(~is_bad)
-    lines = None if batch.lines is None else batch.lines[kept]
-    places = None
-    if batch.places is not None and batch.places.owners is not None and batch.places.samples is not None:
-        number = np.cumsum(~is_bad) - 1
-        of_kept = ~is_bad[batch.places.owners]
-        places = Places(batch.latlon[kept], batch.places.samples[of_kept], number[batch.places.owners[of_kept]])
-    return PointBatch(batch.rows.filter(pa.array(~is_bad)), batch.latlon[kept], lines, places)
+    lines = None if batch.lines is None else batch.lines[~is_bad]
+    return PointBatch(batch.rows.filter(pa.array(~is_bad)), batch.places.only(~is_bad), lines)
 
 
 def _plain(column: pa.Array, name: str) -> pa.Array:

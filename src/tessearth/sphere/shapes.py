@@ -1,39 +1,26 @@
-"""Shapes of a table as places: well-known binary, geoarrow points, polygons and lines, in any projection."""
+"""Shapes as places: well-known binary and text, geoarrow points, shapely's objects, in any projection."""
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from tessearth.errors import TableError
+from tessearth.errors import ConfigError, TableError
 from tessearth.packages import require
-from tessearth.sphere import Floats
+from tessearth.sphere.coordinates import Floats, Geometry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Shape = Literal["point", "centroid", "mean"]
 """What stands for a shape that is no point: a point inside of it, its centroid, or the mean over its area or length."""
 SHAPES: tuple[Shape, ...] = ("point", "centroid", "mean")
 POINT_TYPE = 1
-DEGREES = ("OGC:CRS84", "EPSG:4326")
 MEAN_PLACES = 64
 """About how many places the mean over a shape is taken of."""
 # Extended WKB sets these bits for Z, M and an SRID; ISO WKB adds 1000, 2000 or 3000 for Z, M and both.
 _FLAGS, _HAS_SRID = 0xF0000000, 0x20000000
-
-
-class Geometry(NamedTuple):
-    """The geometry column of a table."""
-
-    name: str
-    crs: Any = None
-    """What pyproj reads; None is degrees."""
-
-    def is_in_degrees(self) -> bool:
-        """Whether coordinates are longitude and latitude as they are: OGC:CRS84, or EPSG:4326 stored x first."""
-        identifier = self.crs.get("id") if isinstance(self.crs, dict) else None
-        known = f"{identifier.get('authority')}:{identifier.get('code')}" if isinstance(identifier, dict) else self.crs
-        return self.crs is None or known in DEGREES
 
 
 class Places(NamedTuple):
@@ -46,25 +33,62 @@ class Places(NamedTuple):
     owners: npt.NDArray[np.int64] | None = None
     """(M,): the row of each sample, ascending; every row with a place owns at least one."""
 
+    def only(self, wanted: npt.NDArray[np.bool_]) -> "Places":
+        """Some of the rows."""
+        if self.samples is None or self.owners is None:
+            return Places(self.latlon[wanted])
+        of_wanted, number = wanted[self.owners], np.cumsum(wanted) - 1
+        return Places(self.latlon[wanted], self.samples[of_wanted], number[self.owners[of_wanted]])
 
-def read_shapes(column: pa.Array, geometry: Geometry, shape: Shape = "point") -> Places:
-    """The places of a geometry column: well-known binary, or a struct of x and y."""
-    if pa.types.is_struct(column.type):
-        lonlat = _read_struct(column, geometry.name)
-    elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+    def apply(self, embed: Callable[[Floats], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Embeddings of the rows, (N, D): NaN for a row without a place, the mean for a row with several."""
+        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(self.latlon).all(axis=1))
+        some = self if known.all() else self.only(known)
+        if some.samples is None or some.owners is None:
+            found = embed(np.ascontiguousarray(some.latlon))
+        else:
+            found = embed(np.ascontiguousarray(some.samples))
+            counts = np.bincount(some.owners, minlength=len(some.latlon))
+            if len(counts):
+                sums = np.add.reduceat(found.astype(np.float64), np.cumsum(counts) - counts)
+                found = (sums / counts[:, None]).astype(found.dtype)
+        if known.all():
+            return found
+        embeddings = np.full((len(known), found.shape[1]), np.nan, found.dtype)
+        embeddings[known] = found
+        return embeddings
+
+
+def check_shape(shape: str) -> Shape:
+    """What stands for a shape, when there is such a choice."""
+    if shape not in SHAPES:
+        raise ConfigError(f"geometry is {shape!r}; it must be one of {' | '.join(SHAPES)}")
+    return shape
+
+
+def read_shapes(column: "pa.Array", geometry: Geometry, shape: Shape = "point") -> Places:
+    """The places of a geometry column: well-known binary or text, or a struct of x and y."""
+    import pyarrow as pa
+
+    kind = column.type
+    if isinstance(kind, pa.ExtensionType):
+        column, kind = column.storage, kind.storage_type
+    if pa.types.is_struct(kind):
+        return Places(_to_degrees(_read_struct(column, geometry.name), geometry))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         values = column.to_pylist()
         points = _read_points(values)
-        if points is None:
-            return _read_any(values, geometry, shape)
-        lonlat = points
-    else:
-        raise TableError(
-            f"column {geometry.name!r} is {column.type}, neither well-known binary nor a struct of x and y"
-        )
-    return Places(_to_degrees(lonlat, geometry))
+        if points is not None:
+            return Places(_to_degrees(points, geometry))
+        return place_shapes(_shapely().from_wkb(values, on_invalid="ignore"), geometry, shape)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return place_shapes(_shapely().from_wkt(column.to_pylist(), on_invalid="ignore"), geometry, shape)
+    raise TableError(f"column {geometry.name!r} is {kind}, neither well-known binary nor a struct of x and y")
 
 
-def _read_struct(column: pa.Array, name: str) -> Floats:
+def _read_struct(column: "pa.Array", name: str) -> Floats:
+    import pyarrow as pa
+
     try:
         axes = [column.field(axis).cast(pa.float64()).to_numpy(zero_copy_only=False) for axis in ("x", "y")]
     except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -104,10 +128,13 @@ def _read_point(value: bytes) -> tuple[float, float] | None:
     return float(x), float(y)
 
 
-def _read_any(values: Sequence[bytes | None], geometry: Geometry, shape: Shape) -> Places:
-    """Shapes of every kind, by shapely."""
-    shapely: Any = require("shapely", extra="geo", what="a table with lines or polygons")
-    shapes = shapely.from_wkb(values, on_invalid="ignore")
+def _shapely() -> Any:
+    return require("shapely", extra="geo", what="a table with lines or polygons")
+
+
+def place_shapes(shapes: npt.NDArray[Any], geometry: Geometry, shape: Shape) -> Places:
+    """The places of shapely's objects of every kind, (N,)."""
+    shapely = _shapely()
     chosen = shapely.centroid(shapes) if shape == "centroid" else shapely.point_on_surface(shapes)
     lonlat = np.stack((shapely.get_x(chosen), shapely.get_y(chosen)), axis=-1)
     places = Places(_to_degrees(lonlat, geometry))
@@ -140,11 +167,8 @@ def _spread_over(shapely: Any, shape: Any, inside: Floats) -> Floats:
 
 def _as_line(shapely: Any, shape: Any) -> Any:
     """A line string of all the coordinates of a line in several parts."""
-    return (
-        shape
-        if shape.geom_type in ("LineString", "LinearRing")
-        else shapely.linestrings(shapely.get_coordinates(shape))
-    )
+    is_whole = shape.geom_type in ("LineString", "LinearRing")
+    return shape if is_whole else shapely.linestrings(shapely.get_coordinates(shape))
 
 
 def _to_degrees(lonlat: Floats, geometry: Geometry) -> Floats:
