@@ -1,5 +1,5 @@
 from tessearth.sphere.angles import FORMS as FORMS
-from tessearth.sphere.angles import PAIRS as PAIRS
+from tessearth.sphere.angles import IN_ONE_COLUMN as IN_ONE_COLUMN
 from tessearth.sphere.angles import Form as Form
 from tessearth.sphere.angles import fits_axis as fits_axis
 from tessearth.sphere.angles import guess_form as guess_form
@@ -17,6 +17,7 @@ from tessearth.sphere.coordinates import as_latlon as as_latlon
 from tessearth.sphere.coordinates import as_places as as_places
 from tessearth.sphere.coordinates import as_xyz as as_xyz
 from tessearth.sphere.coordinates import check_latlon as check_latlon
+from tessearth.sphere.coordinates import find_bad as find_bad
 from tessearth.sphere.coordinates import find_columns as find_columns
 from tessearth.sphere.coordinates import geometry_column as geometry_column
 from tessearth.sphere.coordinates import take_latlon as take_latlon

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-Form = Literal["degrees", "comma", "dms", "lat,lon", "lon,lat"]
-"""How coordinates are written: 48.85; 48,85; 48°51'N; both in one cell, in either order."""
-FORMS: tuple[Form, ...] = ("degrees", "comma", "dms", "lat,lon", "lon,lat")
-PAIRS: tuple[Form, ...] = ("lat,lon", "lon,lat")
+Form = Literal["degrees", "comma", "dms", "lat,lon", "lon,lat", "wkt"]
+"""How coordinates are written: 48.85; 48,85; 48°51'N; both in one cell, in either order; shapes as well-known text."""
+FORMS: tuple[Form, ...] = ("degrees", "comma", "dms", "lat,lon", "lon,lat", "wkt")
+IN_ONE_COLUMN: tuple[Form, ...] = ("lat,lon", "lon,lat", "wkt")
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)")
