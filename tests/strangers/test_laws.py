@@ -249,7 +249,7 @@ REFUSED: dict[str, tuple[str, bytes | Callable[[Path], Any], str]] = {
         "lat,lon,n\n1,20,ü\n".encode("cp1252"),
         "name its encoding, such as cp1252 .*add --encoding latin-1",
     ),
-    "two encodings": ("t.csv", "lat,lon,n\n1,20,ü\n".encode() + b"1,20,\xfc\n", "not all of the text is utf-8: name its encoding"),
+    "two encodings": ("t.csv", "lat,lon,n\n1,20,ü\n".encode() + b"1,20,\xfc\n", "not all of the text is utf-8: name"),
     "a title": ("t.csv", b"Places of 2024\n\nlat,lon\n1,20\n", "the first line is one column; if it is no header"),
     "names of their own": ("t.csv", b"breite,laenge\n1,20\n", "reads as lat: .*; add --lat COLUMN --lon COLUMN"),
     "UTF-16 without a mark": ("t.csv", "lat,lon\n1,2\n".encode("utf-16-le"), "add --encoding utf-16-le"),

@@ -23,14 +23,14 @@ from typing import IO, Any, Literal, NamedTuple, Self
 import numpy as np
 
 from tessearth.bulk.writers import (
-    WRITERS,
+    PACKED,
     Embeddings,
     OutputFormat,
-    Packed,
     Width,
     as_column,
     check_schema,
     embedding_schema,
+    make_writer,
     open_writer,
 )
 from tessearth.embedding import OnnxEmbedder
@@ -251,7 +251,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
     added = embedding_schema(model.dim, table.width)
     check_schema(table.format, points.schema, added)
     with open(path, "r+b" if path.exists() else "w+b") as file, contextlib.ExitStack() as stack:
-        writer = WRITERS[table.format](file, points, added)
+        writer = make_writer(table.format, file, points, added)
         stack.callback(writer.abandon)
         job.chunks = growing = GrowingFile(job, file)
         batches: Iterator[tuple[int, PointBatch]] = enumerate(points.batches)
@@ -276,7 +276,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
         writer.finish()
         file.truncate()
         os.fsync(file.fileno())
-        if isinstance(writer, Packed):
+        if table.format in PACKED:
             path = job.folder / WHOLE
             with open(path, "wb") as whole:
                 writer.pack(whole)

@@ -15,8 +15,6 @@ from tessearth.errors import ConfigError, CoordinateError
 if TYPE_CHECKING:
     from tessearth.bulk import Runtime
 
-SETTINGS = (*options.READING_SETTINGS, "keep", "format", "dtype", "precision", "device", "workers")
-Command = options.with_settings(*SETTINGS, degrees=True)
 SHOWN_NUMBERS = 6
 KM_PER_DEGREE = 111.195
 """Of a great circle."""
@@ -38,21 +36,22 @@ class Choice(NamedTuple):
         return ModelChoice(**self._asdict()).open()
 
 
+@options.takes(
+    *("keep", "format", "dtype", "precision", "device", "workers"),
+    reads=("lat", "lon", "geometry", "coordinates"),
+    degrees=True,
+)
 def encode(
     lat: Annotated[str | None, typer.Argument(metavar="LAT", help="Latitude in degrees.")] = None,
     lon: Annotated[str | None, typer.Argument(metavar="LON", help="Longitude in degrees.")] = None,
     table: options.OptionalInput = None,
     out: options.OptionalOut = None,
     model: options.Model = options.DEFAULT_MODEL,
-    lat_column: options.Lat = None,
-    lon_column: options.Lon = None,
-    geometry: options.Geometry = "point",
-    coordinates: options.Coordinates = "degrees",
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     dims: options.Dims = None,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """Turn places into embeddings.
 
@@ -71,19 +70,17 @@ def encode(
     --set, and options of the same names, take sep and encoding of a csv, keep (columns with commas, or none), format
     (of --out -), dtype (float32, float16), precision, device, and workers (a number, local, or tcp://host:8786).
     """
-    settings = options.take_settings(changes, *SETTINGS)
     choice = _choose(model, settings.get("device"), settings.get("precision", "float32"), dims)
     if (table is None) == (lat is None):
         raise ConfigError("give either LAT LON or --input FILE (and not both); see tessearth encode --help")
-    reading = {"lat": lat_column, "lon": lon_column, "geometry": geometry, "coordinates": coordinates}
     if table is None:
         latlon = number(lat, "LAT"), number(lon, "LON")
-        _refuse_with_place(out=out, lat=lat_column, lon=lon_column, **settings | {"device": None, "precision": None})
+        _refuse_with_place(out=out, **reading, **settings | {"device": None, "precision": None})
         _encode_place(latlon, choice, as_json)
     elif out is None:
         raise ConfigError("say where the embeddings go: --out FILE (or - for standard output)")
     else:
-        _encode_table(table, out, choice, options.reading(settings, bad_rows, **reading), settings, overwrite, as_json)
+        _encode_table(table, out, choice, reading, settings, overwrite, as_json)
     if choice.runtime == "torch":
         options.warn_if_untrained(model)
 
@@ -93,6 +90,7 @@ def _encode_table(
 ) -> None:
     """Encode a table and say what was written."""
     from tessearth.bulk import ModelChoice, TableJob, check_width, encode_table, output_format
+    from tessearth.storage import Reading
 
     keep = settings.get("keep")
     job = TableJob(
@@ -100,7 +98,7 @@ def _encode_table(
         output=out,
         format=output_format(out, settings.get("format", "jsonl" if as_json else None)),
         choice=ModelChoice(**choice._asdict()),
-        reading=reading,
+        reading=Reading(**reading),
         keep=None if keep is None else [] if keep == "none" else keep.split(","),
         width=check_width(settings.get("dtype", "float32")),
         overwrite=overwrite,

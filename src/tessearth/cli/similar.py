@@ -20,23 +20,17 @@ if TYPE_CHECKING:
     from tessearth.embedding import Alike, Query
     from tessearth.storage import PointBatch, PointTable
 
-SETTINGS = (
-    *options.READING_SETTINGS,
-    *("geometry", "coordinates", "keep", "device", "precision", "dims", "database"),
-)
-Command = options.with_settings(*SETTINGS, degrees=True)
 WIDEST_CELL = 24
 
 
+@options.takes("keep", "device", "precision", "dims", "database", reads=("lat", "lon"), degrees=True)
 def similar(
     place: Annotated[str, typer.Argument(metavar="PLACE|LAT", help="A town or country, or a latitude in degrees.")],
     lon: Annotated[str | None, typer.Argument(metavar="LON", help="Longitude in degrees.")] = None,
     table: options.Among = None,
     out: options.OptionalOut = None,
     model: options.Model = options.DEFAULT_MODEL,
-    lat_column: options.Lat = None,
-    lon_column: options.Lon = None,
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     unlike: Annotated[
         tuple[str, str] | None, typer.Option("--not", metavar="LAT LON", help="Without what is like this place too.")
     ] = None,
@@ -46,7 +40,7 @@ def similar(
     count: Annotated[int, typer.Option("--count", help="Places to list.")] = 10,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """List the places most similar to one, by their embeddings.
 
@@ -66,7 +60,6 @@ def similar(
     from tessearth.embedding import choose_alike, make_query, read_km, read_place
     from tessearth.storage import check_free
 
-    settings = options.take_settings(changes, *SETTINGS)
     if out is not None:
         _check_table(out)
         check_free(out, overwrite=overwrite)
@@ -80,8 +73,7 @@ def similar(
     choice = _choice(base, settings)
     embedder = choice.open()
     query = make_query(embedder, found, avoided)
-    reading = {"lat": lat_column, "lon": lon_column}
-    with _open(table, database, bad_rows, settings, reading) as candidates:
+    with _open(table, database, settings.get("keep"), reading) as candidates:
         batches = list(candidates.points.batches)
         similarity, latlon = _compare(query, choice, embedder, batches, candidates.keys)
         chosen = choose_alike(similarity, query.place, latlon, count, apart_km)
@@ -133,19 +125,13 @@ def _choice(model: str, settings: dict[str, str]) -> Any:
 
 
 @contextmanager
-def _open(
-    table: str | None, database: str | None, bad_rows: str, settings: dict[str, str], reading: dict[str, Any]
-) -> Iterator[Candidates]:
+def _open(table: str | None, database: str | None, keep: str | None, reading: dict[str, Any]) -> Iterator[Candidates]:
     """The places of a table, of a database, or of land."""
     from tessearth.embedding import land_places, read_database
-    from tessearth.storage import open_points
+    from tessearth.storage import Reading, open_points
 
     if table is not None:
-        reading |= {name: settings[name] for name in ("geometry", "coordinates") if name in settings}
-        keep = settings.get("keep")
-        with open_points(
-            table, options.reading(settings, bad_rows, **reading), keep=keep and keep.split(",")
-        ) as points:
+        with open_points(table, Reading(**reading), keep=keep and keep.split(",")) as points:
             yield Candidates(points)
     elif database is not None:
         known = read_database(database)
