@@ -114,16 +114,25 @@ def _convert(value: object, hint: Any, where: str) -> object:
         if value not in parts:
             raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(map(repr, parts))}")
         return value
-    if origin in (typing.Union, types.UnionType):  # None, or the one other type: settings have no wider unions
-        if value is None and types.NoneType in parts:
-            return None
-        (hint,) = (part for part in parts if part is not types.NoneType)
-        return _convert(value, hint, where)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, parts, where)
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint or (hint is float and not math.isfinite(typing.cast("float", value))):
         raise ConfigError(f"{where} is {value!r}, not {_IN_WORDS.get(hint, hint)}")
     return value
+
+
+def _convert_union(value: object, parts: tuple[Any, ...], where: str) -> object:
+    """None, or a value of one of the other types: of a number and words the words where it is text, else the first."""
+    if value is None and types.NoneType in parts:
+        return None
+    others = [part for part in parts if part is not types.NoneType]
+    words = [part for part in others if typing.get_origin(part) is Literal]
+    chosen = words[0] if words and isinstance(value, str) else others[0]
+    if words and chosen is others[0] and isinstance(value, list | tuple):
+        chosen = next((part for part in others if typing.get_origin(part) is tuple), chosen)
+    return _convert(value, chosen, where)
 
 
 def _convert_tuple(value: object, parts: tuple[Any, ...], where: str) -> tuple[object, ...]:

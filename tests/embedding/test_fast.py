@@ -113,7 +113,7 @@ def test_folding_changes_nothing(kind: str, fewest_rows: bool) -> None:
     encoder = build(**{"output_dim": 40, **ENCODERS[kind]} if "free" not in kind else ENCODERS[kind])
     here = PLACES[:50].float().double()
     weights = [voronoi.weights(here) for voronoi in encoder.voronois()]
-    expected = torch.relu(encoder.head.entry(encoder.blend(here, weights)[0]))
+    expected = torch.relu(encoder.head.entry(encoder.blend(here, encoder.mix(weights))[0]))
     mixture = torch.cat([w @ voronoi.embeddings for w, voronoi in zip(weights, encoder.voronois(), strict=True)], -1)
     folded = fold(encoder, fewest_rows=fewest_rows)
     assert folded.blend_dim <= encoder.config.output_dim

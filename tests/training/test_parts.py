@@ -11,8 +11,10 @@ import torch
 from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError
 from tessearth.training.data import BatchOrder, TrainingData
-from tessearth.training.model import PretrainingModel, cluster_sites, k_means
-from tessearth.training.recipe import SitesRecipe, TrainingRecipe
+from tessearth.training.model import PretrainingModel
+from tessearth.training.placing import cluster_sites, k_means
+from tessearth.training.recipe import TrainingRecipe
+from tessearth.training.sites_recipe import SitesRecipe
 from tessearth.training.step import (
     GROUP_OF,
     GROUPS,
@@ -37,7 +39,7 @@ def read(path: Path, **changes: object) -> TrainingData:
 
 def build_model(data: TrainingData, **changes: object) -> PretrainingModel:
     recipe = toy_recipe(**changes)  # type: ignore[arg-type]
-    from tessearth.training.model import build_encoder
+    from tessearth.training.start import build_encoder
 
     generator = torch.Generator().manual_seed(0)
     return PretrainingModel(

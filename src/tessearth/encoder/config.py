@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from tessearth.errors import ConfigError
 from tessearth.settings import check_at_least, check_share
 
-LogitForm = Literal["paper", "decoupled"]
+LogitForm = Literal["paper", "decoupled", "chord"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,23 +19,50 @@ class TessellationConfig:
     """The number of sites (K)."""
     site_dim: int = 384
     """The width of a site's embedding (S)."""
-    sharpness: float = 45.0
-    """The sharpness of every site before training (tau)."""
+    sharpness: float | Literal["spacing"] = 45.0
+    """The sharpness of every site before training (tau), or "spacing": tau = c / d^2, with d the site's own spacing."""
     sharpness_range: tuple[float, float] = (0.5, 500.0)
-    """The bounds of the sharpness in training."""
+    """The bounds of the sharpness in training; of tau d^2 where it is tied to the spacing."""
+    spacing_factor: float = 2.0
+    """c, the sharpness before training of sites that are one unit of length apart."""
+    neighbours: int = 6
+    """The number of nearest sites whose mean chord is a site's spacing (d)."""
     logits: LogitForm = "paper"
     """A site's logit at a place: "paper" is tau <x, s>, where a sharper site also wins more territory; "decoupled" is
-    tau (<x, s> - 1) + b, where sharpness and territory are separate."""
+    tau (<x, s> - 1) + b, where sharpness and territory are separate; "chord" is -tau / 2 |x - s|^2 + b, the same for
+    unit vectors, exact in float32 however sharp the site is."""
+    background: float | None = None
+    """The logit of no site at all, for chords: far from every site the weights sum to less than 1 and the mixture goes
+    to zero, instead of being that of the bluntest site. None leaves it out."""
     on_sphere: bool = True
     """Whether sites are unit vectors; False gives them a radial degree of freedom."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "num_sites", "site_dim")
+        check_at_least(self, 1, "num_sites", "site_dim", "neighbours")
         if self.logits not in get_args(LogitForm):
-            raise ConfigError(f"logits is {self.logits!r}; it must be 'paper' or 'decoupled'")
+            raise ConfigError(
+                f"logits is {self.logits!r}; it must be one of {', '.join(map(repr, get_args(LogitForm)))}"
+            )
         low, high = self.sharpness_range
-        if not 0 < low <= self.sharpness <= high < math.inf:
-            raise ConfigError(f"sharpness {self.sharpness} does not lie in sharpness_range {self.sharpness_range}")
+        start = self.spacing_factor if self.is_spaced else self.sharpness
+        if isinstance(start, str) or not 0 < low <= start <= high < math.inf:
+            name = "spacing_factor" if self.is_spaced else "sharpness"
+            raise ConfigError(f"{name} {start} does not lie in sharpness_range {self.sharpness_range}")
+        self._check_chord()
+
+    @property
+    def is_spaced(self) -> bool:
+        """Whether sharpness is tied to the sites' spacing."""
+        return self.sharpness == "spacing"
+
+    def _check_chord(self) -> None:
+        """Refuse what only chords between sites on the sphere can do."""
+        if self.is_spaced and (self.logits != "chord" or not self.on_sphere):
+            raise ConfigError("sharpness = 'spacing' needs logits = 'chord' and sites on the sphere (on_sphere = true)")
+        if self.is_spaced and self.num_sites <= self.neighbours:
+            raise ConfigError(f"{self.num_sites} sites have no {self.neighbours} neighbours to measure spacing by")
+        if self.background is not None and self.logits != "chord":
+            raise ConfigError(f"background is for logits = 'chord', not {self.logits!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +79,9 @@ class EncoderConfig:
     """The width of the head's residual blocks."""
     num_blocks: int = 2
     """The number of residual blocks in the head."""
+    linear_exit: bool = True
+    """Whether a linear map follows the blocks; without it their units, each shifted, are the embedding, which costs a
+    place hidden_dim x output_dim products less."""
     dropout: float = 0.5
     """The share of units dropped inside each residual block in training."""
     token_dropout: float = 0.1
@@ -79,6 +109,11 @@ class EncoderConfig:
         check_at_least(self, 0, "num_tokens", "num_blocks", "coordinate_octaves")
         check_share(self, "dropout", "token_dropout")
         check_share(self, "token_gate", may_be_one=True)
+        if not self.linear_exit and self.hidden_dim != self.output_dim:
+            raise ConfigError(
+                f"without a linear exit the head's units are the embedding: hidden_dim {self.hidden_dim} must equal "
+                f"output_dim {self.output_dim}"
+            )
         for name in ("location_temperature", "final_temperature", "image_temperature"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
@@ -94,5 +129,15 @@ class EncoderConfig:
         return sum(tessellation.site_dim for tessellation in self.tessellations)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON or TOML."""
-        return dataclasses.asdict(self)
+        """Plain values, ready for JSON or TOML, without the settings of forms that a tessellation does not have.
+
+        What describes an encoder in its file is so the same as before those forms existed.
+        """
+        plain = dataclasses.asdict(self)
+        for values, tessellation in zip(plain["tessellations"], self.tessellations, strict=True):
+            unused = [] if tessellation.is_spaced else ["spacing_factor", "neighbours"]
+            for name in unused if tessellation.logits == "chord" else [*unused, "background"]:
+                del values[name]
+        if self.linear_exit:
+            del plain["linear_exit"]
+        return plain

@@ -32,14 +32,27 @@ class ResidualBlock(nn.Module):
         return x + F.relu(self.second(self.dropout(F.relu(self.first(x)))))
 
 
-class ResidualHead(nn.Module):
-    """Linear + ReLU, residual blocks, then Linear without bias: (N, input) -> (N, output)."""
+class Shift(nn.Module):
+    """x + b."""
 
-    def __init__(self, input_dim: int, hidden_dim: int, output_dim: int, num_blocks: int, dropout: float) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.entry = nn.Linear(input_dim, hidden_dim)
-        self.blocks = nn.ModuleList(ResidualBlock(hidden_dim, dropout) for _ in range(num_blocks))
-        self.exit = nn.Linear(hidden_dim, output_dim, bias=False)
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, width) -> (N, width)."""
+        return x + self.bias
+
+
+class ResidualHead(nn.Module):
+    """Linear + ReLU, residual blocks, then Linear without bias, or a shift: (N, input) -> (N, output)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_dim
+        self.entry = nn.Linear(config.output_dim + 6 * config.coordinate_octaves, hidden)
+        self.blocks = nn.ModuleList(ResidualBlock(hidden, config.dropout) for _ in range(config.num_blocks))
+        self.exit = nn.Linear(hidden, config.output_dim, bias=False) if config.linear_exit else Shift(hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, input) -> (N, output)."""
@@ -91,13 +104,7 @@ class SphericalVoronoiEncoder(LocationEncoder):
         same_width = config.mixture_dim == config.output_dim
         self.projection = nn.Identity() if same_width else nn.Linear(config.mixture_dim, config.output_dim)
         self.norm = nn.LayerNorm(config.output_dim)
-        self.head = ResidualHead(
-            input_dim=config.output_dim + 6 * config.coordinate_octaves,
-            hidden_dim=config.hidden_dim,
-            output_dim=config.output_dim,
-            num_blocks=config.num_blocks,
-            dropout=config.dropout,
-        )
+        self.head = ResidualHead(config)
         if self.norm.weight.is_meta:
             return
         for voronoi in self.voronois():
@@ -120,7 +127,7 @@ class SphericalVoronoiEncoder(LocationEncoder):
 
     def embed_xyz(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
         """Embed directions on the sphere, (N, 3) -> (N, D); with `top_k`, by that many sites per tessellation."""
-        return self._finish(self.head(self.blend(xyz, self._weights(xyz, top_k))[0]))
+        return self._finish(self.head(self.blend(xyz, self.mix(self._weights(xyz, top_k)))[0]))
 
     def encode(self, latlon: Tensor, top_k: int | None = None) -> Encoding:
         """Embed places and keep the parts: (N, 2) degrees to an Encoding."""
@@ -129,17 +136,20 @@ class SphericalVoronoiEncoder(LocationEncoder):
     def encode_xyz(self, xyz: Tensor, top_k: int | None = None) -> Encoding:
         """Embed directions on the sphere and keep the parts: (N, 3) to an Encoding."""
         weights = self._weights(xyz, top_k)
-        blend, attention = self.blend(xyz, weights)
+        blend, attention = self.blend(xyz, self.mix(weights))
         raw = self.head(blend)
         return Encoding(self._finish(raw), raw, attention, torch.cat(weights, dim=-1))
 
-    def blend(self, xyz: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The head's input and the token attention in it, from site weights (N, K) per tessellation.
+    def mix(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Each tessellation's mixture of site embeddings, (N, S), by its site weights (N, K)."""
+        return [voronoi.mix(part) for voronoi, part in zip(self.voronois(), weights, strict=True)]
+
+    def blend(self, xyz: Tensor, mixtures: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The head's input and the token attention in it, from the tessellations' mixtures f, (N, S) each.
 
         LayerNorm((1 - alpha) (W f + b) + alpha z), (N, D), then the coordinates' own features where there are any.
         """
-        mixtures = [w @ voronoi.embeddings for w, voronoi in zip(weights, self.voronois(), strict=True)]
-        mixture = torch.cat(mixtures, dim=-1).to(self.norm.weight.dtype)
+        mixture = torch.cat(list(mixtures), dim=-1).to(self.norm.weight.dtype)
         blend, attention = self.projection(mixture), None
         if self.tokens is not None:
             attention = self.tokens.location_attention(mixture)
@@ -170,14 +180,15 @@ class SphericalVoronoiEncoder(LocationEncoder):
             child.to(torch.promote_types(dtype, torch.float32) if child is self.tessellations else dtype)
 
     def exact(self, latlon: Tensor) -> tuple[Tensor, ...]:
-        """Directions (N, 3), then each tessellation's site weights (N, K)."""
+        """Directions (N, 3), then each tessellation's site weights (N, K), or its mixture (N, S) by a mixer."""
         xyz = latlon_to_xyz(latlon)
-        return xyz, *(voronoi.exact_weights(xyz) for voronoi in self.voronois())
+        return xyz, *(v.exact_weights(xyz) if v.mixer is None else v.mixer(v, xyz) for v in self.voronois())
 
     def from_exact(self, *exact: Tensor) -> tuple[Tensor, Tensor | None]:
         """The head's output and the places' attention over the tokens."""
-        xyz, *weights = exact
-        blend, attention = self.blend(xyz, weights)
+        xyz, *parts = exact
+        mixed = [part if v.mixer else v.mix(part) for v, part in zip(self.voronois(), parts, strict=True)]
+        blend, attention = self.blend(xyz, mixed)
         return self.head(blend), attention
 
     def sites(self) -> Sites:

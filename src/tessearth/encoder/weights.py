@@ -60,7 +60,8 @@ def save(
     """Write an encoder: to one file when the path ends in .safetensors, else to a folder with a config.json.
 
     `layout="official"` writes the format of the authors' code. `dtype` stores floating tensors narrower, such as
-    torch.float16. `provenance` is any JSON that should travel with the weights.
+    torch.float16; the geometry of sites with chords stays as it is, because sites may be a kilometre apart.
+    `provenance` is any JSON that should travel with the weights.
     """
     if layout not in typing.get_args(Layout):
         raise ConfigError(f"layout is {layout!r}; it must be 'tessearth' or 'official'")
@@ -70,7 +71,8 @@ def save(
         state = official.write_state(state, encoder.config)
         header = {OFFICIAL_CHECKSUM: _digest("", state)}
     else:
-        state = {name: tensor.to(dtype or tensor.dtype) for name, tensor in state.items()}
+        kept = _geometry(encoder)
+        state = {name: tensor if name in kept else tensor.to(dtype or tensor.dtype) for name, tensor in state.items()}
         config = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -79,6 +81,12 @@ def save(
         }
         header = _header(config, state)
     _write(Path(path), safetensors.torch.save(state, header), config)
+
+
+def _geometry(encoder: SphericalVoronoiEncoder) -> set[str]:
+    """The names of tensors that hold where sites with chords are and how far they reach."""
+    chords = [(i, v) for i, v in enumerate(encoder.voronois()) if v.config.logits == "chord"]
+    return {f"tessellations.{i}.{name}" for i, v in chords for name in v.state_dict() if name != "embeddings"}
 
 
 def load_weights(path: str | os.PathLike[str]) -> SphericalVoronoiEncoder:

@@ -87,7 +87,7 @@ def _ask_sites(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Tensor
     xyz = F.normalize(latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(latlon))), dim=-1)
     xyz = xyz.to(encoder.norm.weight.device, encoder.input_dtype)
     weights = [voronoi.weights(xyz) for voronoi in encoder.voronois()]
-    _, attention = encoder.blend(xyz, weights)
+    _, attention = encoder.blend(xyz, encoder.mix(weights))
     return xyz, weights, xyz.new_empty((len(xyz), 0)) if attention is None else attention
 
 

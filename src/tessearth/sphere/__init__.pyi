@@ -5,6 +5,10 @@ from tessearth.sphere.angles import fits_axis as fits_axis
 from tessearth.sphere.angles import guess_form as guess_form
 from tessearth.sphere.angles import read_angle as read_angle
 from tessearth.sphere.angles import read_pair as read_pair
+from tessearth.sphere.cell_lists import Block as Block
+from tessearth.sphere.cell_lists import CellLists as CellLists
+from tessearth.sphere.cell_lists import Verdict as Verdict
+from tessearth.sphere.cell_lists import refine as refine
 from tessearth.sphere.containers import is_container as is_container
 from tessearth.sphere.containers import is_frame as is_frame
 from tessearth.sphere.containers import open_frame as open_frame
@@ -23,6 +27,8 @@ from tessearth.sphere.coordinates import geometry_column as geometry_column
 from tessearth.sphere.coordinates import take_latlon as take_latlon
 from tessearth.sphere.coordinates import take_places as take_places
 from tessearth.sphere.coordinates import warn_of_radians as warn_of_radians
+from tessearth.sphere.cube_cells import ROUNDING as ROUNDING
+from tessearth.sphere.cube_cells import CubeCells as CubeCells
 from tessearth.sphere.geometry import EARTH_RADIUS_KM as EARTH_RADIUS_KM
 from tessearth.sphere.geometry import angular_distance as angular_distance
 from tessearth.sphere.geometry import fibonacci_lattice as fibonacci_lattice
@@ -41,6 +47,7 @@ from tessearth.sphere.grids import wanted_places as wanted_places
 from tessearth.sphere.grids import world_grid as world_grid
 from tessearth.sphere.land import is_inhabited_land as is_inhabited_land
 from tessearth.sphere.land import is_land as is_land
+from tessearth.sphere.neighbours import mean_chord as mean_chord
 from tessearth.sphere.outlines import ROWS as ROWS
 from tessearth.sphere.outlines import Outline as Outline
 from tessearth.sphere.outlines import Stretches as Stretches

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from tessearth.encoder import SoftVoronoi
+from tessearth.sphere import CubeCells
 
 EPSILON = 1e-6
 """The most that the weights of all sites left out may add up to, at any point."""
 FINEST = 64
 """Cells per edge of a cube's face at the finest side; each coarser side is half the next finer one."""
-ROUNDING = 1e-6
-"""Radians by which a cell's cap is widened, for points that rounding puts on the wrong side of an edge."""
 
 BISECTIONS, SAMPLED_CELLS = 10, 24
 CACHED_NUMBERS = 2**21
@@ -58,48 +57,6 @@ def read_logits(voronoi: SoftVoronoi) -> AffineLogits:
     decoupled = voronoi.config.logits == "decoupled"
     offsets = voronoi.territory.detach().double() - sharpness if decoupled else torch.zeros_like(sharpness)
     return AffineLogits(positions * sharpness[:, None], offsets)
-
-
-class CubeCells:
-    """The sphere as a cube's six faces, each cut into side x side cells of nearly equal size.
-
-    A cell's edges are great circles, so its point farthest from the centre is a corner. Poles and antimeridian are
-    ordinary places.
-    """
-
-    def __init__(self, side: int) -> None:
-        self.side = side
-        self.count = 6 * side * side
-
-    def find(self, xyz: Tensor) -> Tensor:
-        """The cell of each direction, (N, 3) -> (N,) whole numbers below `count`."""
-        axis = xyz.abs().argmax(dim=-1, keepdim=True)
-        height = xyz.gather(-1, axis)
-        others = torch.cat((xyz.gather(-1, (axis + 1) % 3), xyz.gather(-1, (axis + 2) % 3)), dim=-1)
-        warped = torch.atan(others / height.abs()) * (4 / math.pi)
-        steps = ((warped + 1) * (self.side / 2)).long().clamp_(0, self.side - 1)
-        face = 2 * axis[:, 0] + (height[:, 0] < 0)
-        return (face * self.side + steps[:, 0]) * self.side + steps[:, 1]
-
-    def points(self, cells: Tensor, within: Tensor) -> Tensor:
-        """Directions at positions within cells, (M,) and (P, 2) in [0, 1] -> (M, P, 3) in float64."""
-        face, rest = cells // self.side**2, cells % self.side**2
-        steps = torch.stack((rest // self.side, rest % self.side), dim=-1)[:, None, :] + within  # (M, P, 2)
-        flat = torch.tan((steps * (2 / self.side) - 1) * (math.pi / 4))
-        count = len(within)
-        axis, height = (face // 2)[:, None, None].expand(-1, count, 1), (1.0 - 2.0 * (face % 2).double())
-        xyz = torch.empty(len(cells), count, 3, dtype=torch.float64)
-        xyz.scatter_(-1, axis, height[:, None, None].expand(-1, count, 1))
-        xyz.scatter_(-1, (axis + 1) % 3, flat[..., :1])
-        xyz.scatter_(-1, (axis + 2) % 3, flat[..., 1:])
-        return torch.nn.functional.normalize(xyz, dim=-1)
-
-    def caps(self, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """Centres, (M, 3), and radii, (M,) in radians, of caps around the cells, in float64."""
-        corners = torch.tensor([(0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1)], dtype=torch.float64)
-        xyz = self.points(cells, corners)
-        half_chord = (xyz[:, 1:] - xyz[:, :1]).norm(dim=-1).amax(dim=-1) / 2
-        return xyz[:, 0], 2 * torch.asin(half_chord.clamp(max=1)) + ROUNDING
 
 
 def bound_weights(logits: AffineLogits, centres: Tensor, radii: Tensor) -> Tensor:

@@ -191,6 +191,7 @@ class FastHead:
             [Layer(part.weight.detach().T.contiguous(), part.bias.detach()) for part in (block.first, block.second)]
             for block in residual_blocks(head)
         ]
+        assert isinstance(head.exit, nn.Linear), "only heads with a linear exit have a fast form"
         self.exit = head.exit.weight.detach().T.contiguous()  # (hidden, outputs)
 
     @property

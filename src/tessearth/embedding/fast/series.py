@@ -25,14 +25,13 @@ from torch import Tensor
 from tessearth.embedding.fast.bounds import (
     EPSILON,
     FINEST,
-    ROUNDING,
     AffineLogits,
-    CubeCells,
     bound_weights,
     cells_along_curve,
     fine_per_cell,
     keep_sites,
 )
+from tessearth.sphere import ROUNDING, CubeCells
 
 NODES = (8, 10, 12, 14, 17)
 """Nodes along each coordinate that are tried, fewest first."""

@@ -136,7 +136,7 @@ class RcfSettings:
     """How many patches the whitening is estimated from; the first of them become the filters."""
 
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    """Number format of the convolution; "auto" is float16 on a GPU (sums stay float32) and float32 elsewhere."""
+    """Number format of the convolution; sums stay float32. "auto" is float32: on a GPU float16 is up to .006 off."""
 
     def __post_init__(self) -> None:
         if not self.scales or min(min(scale) for scale in self.scales) < 1:
@@ -218,9 +218,8 @@ class RandomConvolution(ImageEncoder):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format of the convolution on the present device."""
-        automatic = "float16" if self.device.type == "cuda" else "float32"
-        name = automatic if self.settings.precision == "auto" else self.settings.precision
+        """The number format of the convolution."""
+        name = "float32" if self.settings.precision == "auto" else self.settings.precision
         return getattr(torch, name)  # type: ignore[no-any-return]
 
     def describe(self) -> dict[str, Any]:
