@@ -159,7 +159,7 @@ def test_a_pyramid_gives_places_whose_map_tiles_it_has(tmp_path: Path, form: str
 def test_a_server_of_tiles_says_what_to_set() -> None:
     options = {"location": "http://127.0.0.1:9/{z}/{x}/{y}.png", "max_zoom": 3, "size": 4, "km_per_pixel": 30.0}
     source = build_source(SourceRecipe(kind="tile-pyramid", options=options))
-    with pytest.raises(ConfigError, match="does not say which tiles it has; set places.where"):
+    with pytest.raises(ConfigError, match="does not say which tiles it has: set places"):
         build_places(PlacesRecipe(where="source", count=3), source, "tile-pyramid")
 
 

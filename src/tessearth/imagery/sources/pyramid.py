@@ -101,7 +101,7 @@ class TilePyramid(MapSource):
         tiles = [Tile(int(z), int(x), int(y)) for z, x, y in numbers]
         wanted = sorted(set(tiles))
         there = dict(zip(wanted, self.store.has_many(wanted), strict=True))
-        return np.array([there[tile] for tile in tiles], dtype=bool).reshape(len(places), 9).all(axis=1)
+        return np.asarray(np.array([there[tile] for tile in tiles]).reshape(len(places), 9).all(axis=1), dtype=bool)
 
     def _read(self, places: Floats, result: Tiles) -> None:
         zooms, oversampling = self.choose_zooms(places)

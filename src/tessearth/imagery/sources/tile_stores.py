@@ -129,9 +129,8 @@ class MBTiles(_Tiles):
 
     def corners(self, zoom: int) -> tuple[Tile, Tile]:
         """The north-western and the south-eastern corner of the tiles of a zoom."""
-        query = (
-            "select min(tile_column), max(tile_row), max(tile_column), min(tile_row) from tiles where zoom_level = ?"
-        )
+        columns = "min(tile_column), max(tile_row), max(tile_column), min(tile_row)"
+        query = f"select {columns} from tiles where zoom_level = ?"
         with _connect(Path(self.location)) as connection:
             left, top, right, bottom = _first_row(connection, query, (zoom,)) or (None,) * 4
         if not all(isinstance(number, int) for number in (left, top, right, bottom)):
@@ -283,9 +282,7 @@ class UrlTiles(_Tiles):
 
     def has_many(self, tiles: Sequence[Tile]) -> list[bool]:
         """Nobody knows."""
-        raise ConfigError(
-            f"{self.name} does not say which tiles it has; set places.where to 'land', 'bbox' or 'region'"
-        )
+        raise ConfigError(f"{self.name} does not say which tiles it has: set places.where to another value")
 
     def corners(self, zoom: int) -> tuple[Tile, Tile]:
         """The whole world, as far as anybody knows."""
