@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from tessearth.cli import options
-from tessearth.cli.encode import number
+from tessearth.cli.encode import choose, number
 from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
@@ -70,7 +70,10 @@ def similar(
     found = read_place(*where)
     avoided = None if unlike is None else (number(unlike[0], "--not"), number(unlike[1], "--not"))
     base, database = _names(model, settings.get("database"), table)
-    choice = _choice(base, settings)
+    dims = settings.get("dims", "")
+    if dims and not dims.isdecimal():
+        raise ConfigError(f"--dims is {dims!r}, not a number")
+    choice = choose(base, settings, int(dims) if dims else None)
     embedder = choice.open()
     query = make_query(embedder, found, avoided)
     with _open(table, database, settings.get("keep"), reading) as candidates:
@@ -110,18 +113,6 @@ def _names(model: str, database: str | None, table: str | None) -> tuple[str, st
             raise ConfigError("give either --input or a database, not both")
         return named.base, None
     return named.base, database if database is not None or named.mode is None else str(find_database(named))
-
-
-def _choice(model: str, settings: dict[str, str]) -> Any:
-    from tessearth.bulk import ModelChoice
-
-    dims = settings.get("dims")
-    if dims is not None and not dims.isdecimal():
-        raise ConfigError(f"--dims is {dims!r}, not a number")
-    precision = settings.get("precision", "float32")
-    width = None if dims is None else int(dims)
-    runtime: Any = "onnx" if model.lower().endswith(".onnx") else "torch"
-    return ModelChoice(model=model, device=settings.get("device"), precision=precision, runtime=runtime, dims=width)
 
 
 @contextmanager

@@ -13,9 +13,12 @@ from tessearth.sphere.containers import is_container as is_container
 from tessearth.sphere.containers import is_frame as is_frame
 from tessearth.sphere.containers import open_frame as open_frame
 from tessearth.sphere.coordinates import LARGEST_DEGREES as LARGEST_DEGREES
+from tessearth.sphere.coordinates import SHAPES as SHAPES
 from tessearth.sphere.coordinates import Floats as Floats
 from tessearth.sphere.coordinates import Geometry as Geometry
 from tessearth.sphere.coordinates import OnBad as OnBad
+from tessearth.sphere.coordinates import Places as Places
+from tessearth.sphere.coordinates import Shape as Shape
 from tessearth.sphere.coordinates import are_radians as are_radians
 from tessearth.sphere.coordinates import as_latlon as as_latlon
 from tessearth.sphere.coordinates import as_places as as_places
@@ -24,6 +27,7 @@ from tessearth.sphere.coordinates import check_latlon as check_latlon
 from tessearth.sphere.coordinates import find_bad as find_bad
 from tessearth.sphere.coordinates import find_columns as find_columns
 from tessearth.sphere.coordinates import geometry_column as geometry_column
+from tessearth.sphere.coordinates import say_bad as say_bad
 from tessearth.sphere.coordinates import take_latlon as take_latlon
 from tessearth.sphere.coordinates import take_places as take_places
 from tessearth.sphere.coordinates import warn_of_radians as warn_of_radians
@@ -70,9 +74,6 @@ from tessearth.sphere.sampling import sample_land as sample_land
 from tessearth.sphere.sampling import sample_sphere as sample_sphere
 from tessearth.sphere.sampling import split_places as split_places
 from tessearth.sphere.sampling import to_unit as to_unit
-from tessearth.sphere.shapes import SHAPES as SHAPES
-from tessearth.sphere.shapes import Places as Places
-from tessearth.sphere.shapes import Shape as Shape
 from tessearth.sphere.shapes import read_shapes as read_shapes
 from tessearth.sphere.voronoi_cells import Cells as Cells
 from tessearth.sphere.voronoi_cells import build_cells as build_cells

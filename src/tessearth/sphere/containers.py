@@ -13,8 +13,8 @@ import numpy as np
 
 from tessearth.errors import CoordinateError
 from tessearth.packages import require
-from tessearth.sphere.coordinates import Geometry, find_columns, geometry_column
-from tessearth.sphere.shapes import Places, Shape, place_shapes, read_shapes
+from tessearth.sphere.coordinates import Geometry, Places, Shape, find_columns, geometry_column
+from tessearth.sphere.shapes import place_shapes, read_shapes
 
 
 class Found(NamedTuple):

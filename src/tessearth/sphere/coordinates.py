@@ -5,7 +5,7 @@ import json
 import reprlib
 import typing
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,17 +13,18 @@ import numpy.typing as npt
 
 from tessearth.errors import ConfigError, CoordinateError, CoordinateWarning, TableError
 from tessearth.settings import did_you_mean
-from tessearth.sphere.angles import guess_form, read_angle
+from tessearth.sphere.angles import advise, is_odd, read_angle
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tessearth.sphere.shapes import Places, Shape
 
 Floats = npt.NDArray[np.float64]
 OnBad = Literal["error", "skip", "null"]
 """What is done about rows without a usable place: refuse all, leave them out, keep them as NaN."""
 
+Shape = Literal["point", "centroid", "mean"]
+"""What stands for a shape that is no point: a point inside of it, its centroid, or the mean over its area or length."""
+SHAPES: tuple[Shape, ...] = ("point", "centroid", "mean")
 LATITUDE_NAMES = ("lat", "latitude", "decimallatitude", "lat_deg", "y")
 LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_deg", "x")
 GEOMETRY_NAMES = ("geometry", "geom", "wkb_geometry", "wkb")
@@ -53,6 +54,42 @@ class _Read(NamedTuple):
     names: tuple[str, str]
 
 
+class Places(NamedTuple):
+    """The places of some rows."""
+
+    latlon: Floats
+    """(N, 2) degrees; NaN where a row has none."""
+    samples: Floats | None = None
+    """(M, 2): the places whose mean stands for a row, for shapes with an area or a length."""
+    owners: npt.NDArray[np.int64] | None = None
+    """(M,): the row of each sample, ascending; every row with a place owns at least one."""
+
+    def only(self, wanted: npt.NDArray[np.bool_]) -> "Places":
+        """Some of the rows."""
+        if self.samples is None or self.owners is None:
+            return Places(self.latlon[wanted])
+        of_wanted, number = wanted[self.owners], np.cumsum(wanted) - 1
+        return Places(self.latlon[wanted], self.samples[of_wanted], number[self.owners[of_wanted]])
+
+    def apply(self, embed: Callable[[Floats], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Embeddings of the rows, (N, D): NaN for a row without a place, the mean for a row with several."""
+        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(self.latlon).all(axis=1))
+        some = self if known.all() else self.only(known)
+        if some.samples is None or some.owners is None:
+            found = embed(np.ascontiguousarray(some.latlon))
+        else:
+            found = embed(np.ascontiguousarray(some.samples))
+            counts = np.bincount(some.owners, minlength=len(some.latlon))
+            if len(counts):
+                sums = np.add.reduceat(found.astype(np.float64), np.cumsum(counts) - counts)
+                found = (sums / counts[:, None]).astype(found.dtype)
+        if known.all():
+            return found
+        embeddings = np.full((len(known), found.shape[1]), np.nan, found.dtype)
+        embeddings[known] = found
+        return embeddings
+
+
 def as_latlon(*points: Any, lat: Any = None, lon: Any = None) -> Floats:
     """Checked degrees, shape (..., 2), latitude first, from any container.
 
@@ -74,14 +111,14 @@ def take_latlon(*points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = 
 
 
 def take_places(
-    points: tuple[Any, ...], lat: Any = None, lon: Any = None, on_bad: OnBad | None = None, shape: "Shape" = "point"
-) -> "Places":
+    points: tuple[Any, ...], lat: Any = None, lon: Any = None, on_bad: OnBad | None = None, shape: Shape = "point"
+) -> Places:
     """The same with a choice of what stands for lines and polygons; the degrees have any shape (..., 2)."""
-    from tessearth.sphere.shapes import Places, check_shape
-
+    if shape not in SHAPES:
+        raise ConfigError(f"geometry is {shape!r}; it must be one of {' | '.join(SHAPES)}")
     if on_bad not in (None, *typing.get_args(OnBad)):
         raise ConfigError(f"on_bad is {on_bad!r}; it must be one of {', '.join(typing.get_args(OnBad))}")
-    given = _read(points, lat, lon, check_shape(shape))
+    given = _read(points, lat, lon, shape)
     read = _Read(given.latlon, None, ("lat", "lon")) if isinstance(given, Places) else given
     places = given if isinstance(given, Places) else Places(read.latlon)
     bad = find_bad(read.latlon)
@@ -100,7 +137,7 @@ def take_places(
     return places.only(~bad) if on_bad == "skip" else places
 
 
-def _read(points: tuple[Any, ...], lat: Any, lon: Any, shape: "Shape") -> "_Read | Places":
+def _read(points: tuple[Any, ...], lat: Any, lon: Any, shape: Shape) -> "_Read | Places":
     """Places as they were given, not checked yet."""
     if len(points) > 2:
         raise CoordinateError(f"{len(points)} things were given as places: pass pairs, or latitudes and longitudes")
@@ -119,7 +156,6 @@ def _read(points: tuple[Any, ...], lat: Any, lon: Any, shape: "Shape") -> "_Read
     is_array = is_array or (isinstance(given, tuple) and all(type(one) is float for one in given))
     if not is_array:
         from tessearth.sphere.containers import find_places, is_container
-        from tessearth.sphere.shapes import Places
 
         if hasattr(given, "__next__") and not is_container(given):
             given = list(given)
@@ -251,10 +287,15 @@ def _refuse_bad(read: _Read, advice: str = "", first_row: int = 0) -> None:
     if any(problem.endswith(NOT_LATITUDE) for problem in problems):
         is_swapped = bool((np.abs(flat[np.isfinite(flat).all(axis=1), 1]) <= 90).all())
         advice = f"; {SWAPPED if is_swapped else LATITUDE_RANGE}{advice}"
-    count = "" if len(rows) == 1 else f"{len(rows):,} of {len(flat):,} rows have no usable place: "
-    more = f"; and {len(rows) - SHOWN_ROWS:,} more" if len(rows) > SHOWN_ROWS else ""
-    texts = [] if given is None else [text for row in given[rows[:SHOWN_ROWS]] for text in row if _is_odd(text)]
-    raise CoordinateError(f"{count}{'; '.join(problems)}{more}{_advice(texts) or advice}")
+    texts = [] if given is None else [text for row in given[rows[:SHOWN_ROWS]] for text in row if is_odd(text)]
+    raise CoordinateError(f"{say_bad(problems, len(rows), len(flat))}{advise(texts) or advice}")
+
+
+def say_bad(problems: Sequence[str], bad: int, rows: int) -> str:
+    """How many rows have no usable place, and the problems of the first."""
+    count = "" if bad == 1 else f"{bad:,} of {rows:,} rows have no usable place: "
+    more = f"; and {bad - SHOWN_ROWS:,} more" if bad > SHOWN_ROWS else ""
+    return f"{count}{'; '.join(problems[:SHOWN_ROWS])}{more}"
 
 
 def _why(place: Floats) -> str:
@@ -270,27 +311,12 @@ def _shown(values: Floats) -> str:
     return ", ".join(f"{value:.10g}" for value in values)
 
 
-def _is_odd(text: Any) -> bool:
-    """Whether this is text, and no number."""
-    return isinstance(text, str) and bool(text.strip()) and not np.isfinite(read_angle(text))
-
-
 def _wrong_text(given: npt.NDArray[Any], names: tuple[str, str]) -> str | None:
     """The coordinate of a row that is text and no number."""
     for name, text in zip(names, given, strict=True):
-        if _is_odd(text):
+        if is_odd(text):
             return f"{name} holds {reprlib.repr(text)}, where degrees as numbers belong"
     return None
-
-
-def _advice(texts: list[str]) -> str:
-    """How coordinates become numbers that are written in another form."""
-    form = guess_form(texts) if texts else None
-    return {
-        "comma": "; decimal commas are not read: replace them by points, column.str.replace(',', '.')",
-        "dms": "; degrees are decimal numbers: 48°30'N is 48.5 (tessearth encode --coordinates dms reads a file)",
-        "lat,lon": "; this is both in one column: split it, column.str.split(',', expand=True)",
-    }.get(str(form), "")
 
 
 def are_radians(latlon: Floats) -> bool:

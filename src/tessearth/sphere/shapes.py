@@ -1,69 +1,23 @@
 """Shapes as places: well-known binary and text, geoarrow points, shapely's objects, in any projection."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import ConfigError, TableError
+from tessearth.errors import TableError
 from tessearth.packages import require
-from tessearth.sphere.coordinates import Floats, Geometry
+from tessearth.sphere.coordinates import Floats, Geometry, Places, Shape
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Shape = Literal["point", "centroid", "mean"]
-"""What stands for a shape that is no point: a point inside of it, its centroid, or the mean over its area or length."""
-SHAPES: tuple[Shape, ...] = ("point", "centroid", "mean")
 POINT_TYPE = 1
 MEAN_PLACES = 64
 """About how many places the mean over a shape is taken of."""
 # Extended WKB sets these bits for Z, M and an SRID; ISO WKB adds 1000, 2000 or 3000 for Z, M and both.
 _FLAGS, _HAS_SRID = 0xF0000000, 0x20000000
-
-
-class Places(NamedTuple):
-    """The places of some rows."""
-
-    latlon: Floats
-    """(N, 2) degrees; NaN where a row has none."""
-    samples: Floats | None = None
-    """(M, 2): the places whose mean stands for a row, for shapes with an area or a length."""
-    owners: npt.NDArray[np.int64] | None = None
-    """(M,): the row of each sample, ascending; every row with a place owns at least one."""
-
-    def only(self, wanted: npt.NDArray[np.bool_]) -> "Places":
-        """Some of the rows."""
-        if self.samples is None or self.owners is None:
-            return Places(self.latlon[wanted])
-        of_wanted, number = wanted[self.owners], np.cumsum(wanted) - 1
-        return Places(self.latlon[wanted], self.samples[of_wanted], number[self.owners[of_wanted]])
-
-    def apply(self, embed: Callable[[Floats], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Embeddings of the rows, (N, D): NaN for a row without a place, the mean for a row with several."""
-        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(self.latlon).all(axis=1))
-        some = self if known.all() else self.only(known)
-        if some.samples is None or some.owners is None:
-            found = embed(np.ascontiguousarray(some.latlon))
-        else:
-            found = embed(np.ascontiguousarray(some.samples))
-            counts = np.bincount(some.owners, minlength=len(some.latlon))
-            if len(counts):
-                sums = np.add.reduceat(found.astype(np.float64), np.cumsum(counts) - counts)
-                found = (sums / counts[:, None]).astype(found.dtype)
-        if known.all():
-            return found
-        embeddings = np.full((len(known), found.shape[1]), np.nan, found.dtype)
-        embeddings[known] = found
-        return embeddings
-
-
-def check_shape(shape: str) -> Shape:
-    """What stands for a shape, when there is such a choice."""
-    if shape not in SHAPES:
-        raise ConfigError(f"geometry is {shape!r}; it must be one of {' | '.join(SHAPES)}")
-    return shape
 
 
 def read_shapes(column: "pa.Array", geometry: Geometry, shape: Shape = "point") -> Places:

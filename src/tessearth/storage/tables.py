@@ -41,13 +41,13 @@ from tessearth.sphere import (
     read_angle,
     read_pair,
     read_shapes,
+    say_bad,
     warn_of_radians,
 )
 from tessearth.storage.csv_text import CsvFile, Lines
 from tessearth.storage.files import write_bytes
 from tessearth.storage.formats import RawTable, Rows, open_any, table_name
 
-SHOWN_ROWS = 5
 LOOKED_AT = 100
 """Bad rows that tell how coordinates are written."""
 PARTS = ("lat|latitude", "lon|lng|long|longitude")
@@ -317,9 +317,7 @@ def _check_all(columns: _Columns, *, in_haste: bool = False) -> _Checked:
         raise TableError("the table holds no rows")
     changes = _guess_changes(texts, columns) if bad == rows or reading.on_bad == "error" else {}
     if bad and reading.on_bad == "error":
-        more = f"; and {bad - SHOWN_ROWS:,} more" if bad > SHOWN_ROWS else ""
-        count = "" if bad == 1 else f"{bad:,} of {rows:,} rows have no usable place: "
-        raise TableError(f"{count}{'; '.join(problems[:SHOWN_ROWS])}{more}", **changes or {"on_bad": "skip"})
+        raise TableError(say_bad(problems, bad, rows), **changes or {"on_bad": "skip"})
     if bad == rows:
         raise TableError(f"none of the {rows:,} rows has a usable place: {problems[0]}", **changes)
     if small:
