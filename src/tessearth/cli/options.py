@@ -201,6 +201,8 @@ def add(app: typer.Typer, name: str, command: Command) -> None:
 
 def _with_settings(names: Sequence[str], degrees: bool) -> type[typer.core.TyperCommand]:
     class SettingsCommand(typer.core.TyperCommand):
+        settings = names
+
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             """Rewrite `--name value` as `--set name=value`, and the hyphen of negative degrees as a minus sign."""
             rest, rewritten = iter(args), []
