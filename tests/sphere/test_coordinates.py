@@ -229,6 +229,8 @@ WRONG = {
     "three": (lambda: as_latlon(1.0, 2.0, 3.0), "3 things were given"),
     "no such column": (lambda: as_latlon(pd.DataFrame({"a": [1], "lon": [2]})), "no column of a, lon reads as lat"),
     "mistyped column": (lambda: find_columns(["latitude", "lon"], lat="latitud"), "did you mean 'latitude'?"),
+    "one column twice": (lambda: find_columns(["a", "lon"], lat="a", lon="a"), "both read from column 'a'"),
+    "no shape": (lambda: as_latlon({"type": "Polygone", "coordinates": [1, 2]}), "the shapes are no GeoJSON"),
     "swapped columns": (lambda: find_columns(["lat", "lon"], lat="lon", lon="lat"), "swap them"),
     "xyz of the wrong shape": (lambda: as_xyz([(1.0, 2.0)]), "xyz has shape (1, 2)"),
     "no direction": (

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tessearth.errors import CoordinateError
+from tessearth.errors import CoordinateError, first_line
 from tessearth.packages import require
 from tessearth.sphere.coordinates import Geometry, Places, Shape, find_columns, geometry_column
 from tessearth.sphere.shapes import place_shapes, read_shapes
@@ -215,7 +215,10 @@ def _lonlat(point: Any) -> tuple[float, float]:
 
 def _from_shapes(members: Sequence[Any], chosen: Shape, *, is_one: bool) -> Places:
     """Lines and polygons, by shapely."""
-    geometry: Any = require("shapely.geometry", extra="geo", what="a place by lines or polygons")
-    shapes = np.array([None if one is None else geometry.shape(one) for one in members], dtype=object)
+    shapely: Any = require("shapely", extra="geo", what="a place by lines or polygons")
+    try:
+        shapes = np.array([None if one is None else shapely.geometry.shape(one) for one in members], dtype=object)
+    except shapely.errors.ShapelyError as error:
+        raise CoordinateError(f"the shapes are no GeoJSON: {first_line(error)}") from None
     places = place_shapes(shapes, Geometry("geometry"), chosen)
     return places._replace(latlon=places.latlon.reshape(-1)) if is_one else places

@@ -171,6 +171,8 @@ def find_columns(columns: Iterable[Any], lat: str | None = None, lon: str | None
     """The latitude and longitude columns of a table: those named, else those of the usual names."""
     names = list(columns)
     found = _find_column(names, lat, LATITUDE_NAMES, "lat"), _find_column(names, lon, LONGITUDE_NAMES, "lon")
+    if found[0] == found[1]:
+        raise CoordinateError(f"latitude and longitude are both read from column {found[0]!r}: name one for each")
     lat_name, lon_name = (str(name).strip().lower() for name in found)
     if lat_name in LONGITUDE_NAMES or lon_name in LATITUDE_NAMES:
         raise CoordinateError(f"latitude is read from column {found[0]!r} and longitude from {found[1]!r}: swap them")

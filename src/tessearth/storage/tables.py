@@ -253,7 +253,7 @@ def _other_columns(raw: RawTable) -> tuple[str, dict[str, str]]:
     """What to say of a table without columns of the usual names, and how it may be read."""
     patterns = [re.compile(rf"(^|[\W_])({part})($|[\W_])", re.IGNORECASE) for part in PARTS]
     found = [[name for name in raw.schema.names if pattern.search(name)] for pattern in patterns]
-    if all(len(names) == 1 for names in found):
+    if all(len(names) == 1 for names in found) and found[0] != found[1]:
         return "", {"lat": found[0][0], "lon": found[1][0]}
     names = [field.name for field in raw.schema if pa.types.is_string(field.type)]
     some = next(raw.read(names), None)
