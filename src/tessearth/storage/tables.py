@@ -195,7 +195,7 @@ def open_points(path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] |
             yield PointTable(
                 name=name,
                 schema=schema,
-                batches=_batches(columns, schema),
+                batches=_batches(columns, schema, checked.rows),
                 total_rows=checked.rows - (checked.bad if reading.on_bad == "skip" else 0),
                 bad_rows=checked.bad,
                 has_gaps=checked.bad > 0 and reading.on_bad == "null",
@@ -357,13 +357,14 @@ def _becomes_number(columns: _Columns, name: str) -> bool:
     return columns.raw.csv is not None and columns.reading.coordinates == "degrees" and name in columns.names
 
 
-def _batches(columns: _Columns, schema: pa.Schema) -> Iterator[PointBatch]:
+def _batches(columns: _Columns, schema: pa.Schema, total_rows: int) -> Iterator[PointBatch]:
     """Checked places with the columns that travel along."""
-    reading = columns.reading
+    reading, rows_read = columns.reading, 0
     wanted = [name for name in columns.raw.schema.names if name in {*schema.names, *columns.names}]
     for rows in columns.raw.read(wanted):
         places = columns.read(rows)
         is_bad = _bad_rows(rows, places.latlon)
+        rows_read += len(is_bad)
         if is_bad.any() and reading.on_bad == "error":
             raise TableError("the file changed while it was read")
         places.latlon[is_bad] = np.nan
@@ -379,6 +380,8 @@ def _batches(columns: _Columns, schema: pa.Schema) -> Iterator[PointBatch]:
             rows.lines if schema.names == columns.raw.schema.names else None,
         )
         yield _without(batch, is_bad) if reading.on_bad == "skip" and is_bad.any() else batch
+    if rows_read != total_rows:
+        raise TableError("the file changed while it was read, or is damaged: columns have different numbers of rows")
 
 
 def _no_columns(rows: int) -> pa.RecordBatch:
