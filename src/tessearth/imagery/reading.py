@@ -20,6 +20,7 @@ from tessearth.imagery.source import Source, Tiles
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.sources.geotiff import GeoTiff
 from tessearth.imagery.sources.on_device import DeviceSource
+from tessearth.imagery.sources.pyramid import TilePyramid
 from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.settings import did_you_mean
@@ -154,7 +155,7 @@ def _source_places(source: Source, kind: str, recipe: PlacesRecipe) -> Floats:
     own: Floats | None = getattr(source, "places", None)
     if own is not None:
         return _choose(own, recipe)
-    if not isinstance(source, GeoTiff):
+    if not isinstance(source, GeoTiff | TilePyramid):
         raise ConfigError(
             f"the source {kind!r} has no places of its own and no bounds; set places.where to 'land', 'sphere', "
             f"'bbox', 'region' or 'table'"
