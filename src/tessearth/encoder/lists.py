@@ -30,7 +30,7 @@ SHARP = 4.0
 SHARE_ABOVE = 1 / 32
 """The share of epsilon that each depth may drop before the last, which has half of it: there are 16 at most."""
 BINS, STEP = 32, 0.7
-"""Bounds are sorted into bins; a million sites in the lowest weigh less than epsilon / 1000 together."""
+"""Bounds are sorted into bins, the lowest of which ends at epsilon exp(-21.7): of a million sites none is kept."""
 MARGIN = 1e-6
 """Added to every bound on a logarithm, for rounding."""
 
@@ -42,7 +42,7 @@ class Slack(NamedTuple):
     """The most that the position may move, in units of 1 / sqrt(tau)."""
     log_sharpness: float = 0.0
     territory: float | Tensor = 0.0
-    """Of all sites, or of each, (K,)."""
+    """For all sites, or for each, (K,)."""
 
 
 STILL = Slack()
@@ -62,11 +62,19 @@ class SiteGeometry(NamedTuple):
 
 
 def list_sites(
-    geometry: SiteGeometry, *, epsilon: float = EPSILON, slack: Slack = STILL, longest: int = LONGEST
+    geometry: SiteGeometry,
+    *,
+    epsilon: float = EPSILON,
+    slack: Slack = STILL,
+    longest: int = LONGEST,
+    within: tuple[int, int] | None = None,
 ) -> CellLists:
-    """Cells of the sphere with the sites that matter in them: those left out weigh at most epsilon together."""
+    """Cells of the sphere with the sites that matter in them: those left out weigh at most epsilon together.
+
+    `within` names one cell, as for `refine`, and lists nothing outside.
+    """
     present = (geometry.territory > -math.inf).nonzero()[:, 0]
-    return refine(present, SiteRule(geometry, epsilon, slack, longest))
+    return refine(present, SiteRule(geometry, epsilon, slack, longest), within=within)
 
 
 class SiteRule:

@@ -87,7 +87,9 @@ class ListedSites:
         logits, among = self.logits, torch.arange(len(self.half))
         if depth > STEP:
             among = self._near(depth - STEP, region >> 2 * STEP)
-            logits = logits.of(among if self.background is None else torch.nn.functional.pad(among, (0, 1), value=len(self.half)))
+            logits = logits.of(
+                among if self.background is None else torch.nn.functional.pad(among, (0, 1), value=len(self.half))
+            )
         cells = CubeCells(2**depth)
         bounds = bound_weights(logits, *cells.caps(cells.of_keys(torch.tensor([region]))))
         near = among[keep_sites(bounds, NEAR_SHARE * EPSILON)[0, : len(among)]]
@@ -185,7 +187,14 @@ class ListedSites:
         return weights.div_(weights.sum(dim=-1, keepdim=True).add_((self.background - highest).exp_()))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_regions": {}, "_wide": {}, "_lists": None, "_numbers": (), "_joined": 0, "_joining": None}
+        return self.__dict__ | {
+            "_regions": {},
+            "_wide": {},
+            "_lists": None,
+            "_numbers": (),
+            "_joined": 0,
+            "_joining": None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _joining=threading.Lock())
