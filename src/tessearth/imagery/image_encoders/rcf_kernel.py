@@ -4,6 +4,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from tessearth.imagery.kernels import launching, tl, triton
@@ -69,7 +70,7 @@ def rectified_means(pixels: Tensor, patch: int, bank: Tensor, threshold: float, 
     count, bands, height, width = pixels.shape
     grid, inner = (count, triton.cdiv(len(bank), SHAPE.filters)), bank.shape[1]
     pixels, bank = pixels.contiguous(), bank.T.contiguous()
-    with launching:
+    with launching, torch.cuda.device_of(out):  # type: ignore[no-untyped-call]
         _rectified_means[grid](
             pixels, bank, out, threshold, bands, height, width, patch, bank.shape[1], out.stride(0),
             POSITIONS=SHAPE.positions, FILTERS=SHAPE.filters, INNER=SHAPE.inner, STEPS=triton.cdiv(inner, SHAPE.inner),

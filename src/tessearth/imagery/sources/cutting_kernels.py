@@ -161,7 +161,7 @@ def cut_raster(pixels: Tensor, shape: tuple[int, int], places: Tensor, size: int
     """
     bands, count = pixels.shape[1], len(places) * size**2
     out, prepared = torch.empty(len(places), bands, size, size, device=places.device), _prepare(places, west, unit)
-    with launching:
+    with launching, torch.cuda.device_of(out):  # type: ignore[no-untyped-call]
         _cut_raster[(max(1, triton.cdiv(count, POINTS)),)](
             pixels, prepared, out, count, size, bands, *shape, POINTS=POINTS, num_warps=WARPS
         )
@@ -176,7 +176,7 @@ def cut_pyramid(paged: Paged, places: Tensor, detail: Tensor, unit: float, out: 
     """
     (places_in_all, bands, size, _), prepared = out.shape, _prepare(places, -180.0, unit)
     count = places_in_all * size**2
-    with launching:
+    with launching, torch.cuda.device_of(out):  # type: ignore[no-untyped-call]
         _cut_pyramid[(max(1, triton.cdiv(count, POINTS)),)](
             paged.pixels, paged.table, prepared, detail, out, count, size, paged.side,
             BANDS=bands, POINTS=POINTS, num_warps=WARPS,
