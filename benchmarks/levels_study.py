@@ -1,13 +1,13 @@
-"""Studies of levels, growth and heads: features made on the GPU once, many trainings on them, each scored on every task.
+"""Studies of levels, growth and heads: features made on the GPU once, then many trainings, each scored on every task.
 
-    PYTHONPATH=src python3 benchmarks/levels_study.py benchmarks/study/NAME.toml --imagery FOLDER --benchmark FILE --out FOLDER
+    PYTHONPATH=src python3 benchmarks/levels_study.py PLAN.toml --imagery FOLDER --benchmark FILE --out FOLDER
 
-A plan (TOML) has `features`, the recipe whose sources are looked at, with `[feature_changes]`; `recipe`, the one that is
-trained, with `[changes]`; and `[[run]]` tables: name, `set` (changes to the recipe, dotted), `seeds`, `after` (a run that
-must be finished first; `{after}` in `set` is its folder), `baseline` (another encoder by the name of its recipe),
-`places` (so many of the training places), `keep` for runs whose weights are wanted. Lines of OUT/results.jsonl hold
-scores on choosing places (or, with --report, on reported ones), the validation, and the steps a second of the run.
-FOLDER holds the imagery as benchmarks/features_gpu.py wants it.
+A plan of benchmarks/study has `features`, the recipe whose sources are looked at, with `[feature_changes]`; `recipe`,
+the one that is trained, with `[changes]`; and `[[run]]` tables: name, `set` (changes to the recipe, dotted), `seeds`,
+`after` (a run that must be finished first; `{after}` in `set` is its folder), `baseline` (another encoder by its recipe's
+name), `places` (so many of the training places), `keep` for runs whose weights are wanted. Lines of
+OUT/results.jsonl hold scores on choosing places (or, with --report, on reported ones), the validation, and the steps a
+second of the run. The imagery lies in one folder, as for benchmarks/features_gpu.py.
 """
 
 import argparse
@@ -126,8 +126,8 @@ def main():
     turns = [(turn, run, seed) for run in plan["run"] for turn, seed in enumerate(run.get("seeds", plan["seeds"]))]
     jobs = [(plan, run, seed, folder, arguments) for _, run, seed in sorted(turns, key=lambda turn: turn[0])]
     done, running = set(), {}
-    with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        log = open(arguments.out / "results.jsonl", "a")
+    workers = ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn"))
+    with workers as pool, open(arguments.out / "results.jsonl", "a") as log:
         while jobs or running:
             ready = [j for j in jobs if j[1].get("after") is None or j[1]["after"] in done]
             for job in ready[: arguments.workers - len(running)] if time.time() - begun < arguments.stop_after else ():

@@ -3,8 +3,8 @@
     PYTHONPATH=src python3 benchmarks/sparse.py [--sites 8192 65536 1000000] [--places 6384] [--device cuda]
 
 Sites lie on a lattice over the sphere, two in three crowded into a hundredth of it. Floor of a step of 6,384 places,
-64 numbers a site and lists of 100: 160 MB of rows forward, the same and as many atomic additions backward, so 0.1 to 0.2 ms
-at 4 TB/s; with 10^6 sites another 0.2 ms to clear 256 MB of gradients.
+64 numbers a site and lists of 100: 160 MB of rows forward, the same and as many atomic additions backward, so 0.1 to
+0.2 ms at 4 TB/s; with 10^6 sites another 0.2 ms to clear 256 MB of gradients.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from tessearth.devices import find_device
 from tessearth.encoder import SoftVoronoi, SparseMixer, TessellationConfig
-from tessearth.sphere import fibonacci_lattice
+from tessearth.sphere import fibonacci_lattice, mean_chord
 
 COMPARED = 256
 
@@ -64,15 +64,14 @@ def measure(count, arguments, device):
     )
     voronoi = SoftVoronoi(config, crowded_sites(count).to(device)).to(device)
     torch.nn.init.normal_(voronoi.embeddings)
-    mixer = SparseMixer(voronoi)
+    mixer = SparseMixer()
+    mixer.refresh_(voronoi)
     places = crowded_sites(arguments.places + 1)[1:].float().to(device)
     out = torch.randn(arguments.places, arguments.width, device=device)
 
     def step():
         voronoi.zero_grad()
         mixer(voronoi, places).backward(out)
-
-    from tessearth.sphere import mean_chord
 
     spacing = timed(lambda: mean_chord(voronoi.directions.detach(), 6), device, 2)
     lists = timed(lambda: mixer.refresh_(voronoi), device, 2)

@@ -100,8 +100,7 @@ def test_components_fitted_to_some_places_are_those_of_all_places(
     monkeypatch.setitem(device_features.PLACES_AT_ONCE, "cpu", 33)
     found = compute_features(recipe, device=CPU)
     reader = DeviceReader(recipe, CPU)
-    places = reader.draw_places()
-    reader.fit_encoders(places, None)
+    places = reader.prepare(None)
     assert sum(map(len, reader.fit_components(places, None))) == 50
     expected = reader.project(reader.features(places.latlon, np.arange(150)))
     torch.testing.assert_close(found.array, expected, atol=1e-5, rtol=0)

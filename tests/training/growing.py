@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder, TessellationConfig
+from tessearth.encoder import SphericalVoronoiEncoder, TessellationConfig
 from tessearth.training.recipe import Recipe
 from tessearth.training.sites_recipe import GrowthRecipe, SitesRecipe
 from tests.training.fabricate import toy_recipe
@@ -15,27 +15,29 @@ GROWTH = GrowthRecipe(start=(12, 16), every=6, first=0.1, until=0.8, die_below=0
 
 
 def growing_recipe(
-    *, growth: GrowthRecipe | None = GROWTH, encoder: dict[str, object] | None = None, **training: object
+    *,
+    growth: GrowthRecipe | None = GROWTH,
+    encoder: dict[str, object] | None = None,
+    sites: dict[str, object] | None = None,
+    **training: object,
 ) -> Recipe:
     """Forty steps with events before steps 6, 12, ... 30."""
     recipe = toy_recipe(
         encoder={"tessellations": (BROAD, SPACED), **(encoder or {})}, **{"steps": 40, "record_every": 8, **training}
     )
-    return dataclasses.replace(recipe, sites=SitesRecipe(start="full", refresh_every=3, growth=growth))
+    settings = {"start": "full", "refresh_every": 3, **(sites or {})}
+    return dataclasses.replace(recipe, sites=SitesRecipe(growth=growth, **settings))  # type: ignore[arg-type]
 
 
-def spaced_level(sites: torch.Tensor, dtype: torch.dtype = torch.float64) -> SoftVoronoi:
-    """A spaced tessellation of these sites with random embeddings, in training mode."""
-    config = dataclasses.replace(SPACED, num_sites=len(sites))
-    voronoi = SoftVoronoi(config, sites).to(dtype)
-    torch.nn.init.normal_(voronoi.embeddings, generator=torch.Generator().manual_seed(0))
-    return voronoi
+def listed_recipe(**settings: object) -> Recipe:
+    """The same, with both tessellations mixed by lists."""
+    return growing_recipe(sites={"sparse_from": 8}, **settings)  # type: ignore[arg-type]
 
 
-def encoder_of(*sites: torch.Tensor) -> SphericalVoronoiEncoder:
+def encoder_of(*sites: torch.Tensor, background: float | None = -8.0) -> SphericalVoronoiEncoder:
     """A small encoder of spaced tessellations of these sites."""
     config = toy_recipe().encoder
-    tessellations = tuple(dataclasses.replace(SPACED, num_sites=len(part)) for part in sites)
+    tessellations = tuple(dataclasses.replace(SPACED, num_sites=len(part), background=background) for part in sites)
     return SphericalVoronoiEncoder(
         dataclasses.replace(config, tessellations=tessellations),
         sites=sites,

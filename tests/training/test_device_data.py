@@ -9,8 +9,10 @@ import torch
 from PIL import Image
 
 from tessearth.encoder.weights import read_weights
+from tessearth.errors import ConfigError
 from tessearth.imagery import DeviceFeatures, FeatureRecipe, FeatureStore, SourceRecipe
 from tessearth.imagery.recipe import PlacesRecipe
+from tessearth.sphere import split_places
 from tessearth.training import loop
 from tessearth.training.data import TrainingData
 from tessearth.training.loop import pretrain
@@ -77,6 +79,55 @@ def test_a_run_that_makes_its_own_features_is_resumed_to_the_bit(
     assert ours.provenance == theirs.provenance
     assert all(torch.equal(tensor, theirs.state[name]) for name, tensor in ours.state.items())
     assert parts.validation == whole.validation
+
+
+def test_endless_places_are_new_every_epoch_and_the_same_when_resumed(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert recipe.features is not None
+    blocks = replace(recipe.features.places, validation_block_degrees=30.0)
+    recipe = replace(
+        recipe,
+        features=replace(recipe.features, places=blocks),
+        training=replace(recipe.training, places="endless", batch_size=50, steps=6),
+    )
+    seen: dict[int, np.ndarray] = {}
+    begin = TrainingData.begin
+
+    def watch(data: TrainingData, epoch: int) -> None:
+        begin(data, epoch)
+        latlon = data.latlon.numpy().copy()
+        assert np.array_equal(seen.setdefault(epoch, latlon), latlon)
+        rows, held_out = data.training, data.held_out(9)
+        assert held_out is not None
+        batch = data.empty_batch(len(rows))
+        data.fill(batch, rows)
+        assert data._drawn is not None
+        features, other = data._drawn[0], batch.latlon.numpy()
+        assert features.reader is not None
+        made = features.reader.project(features.reader.features(other.astype(float), np.arange(len(rows))))
+        torch.testing.assert_close(batch.features, made[:, 0], atol=1e-3, rtol=0)
+        held = split_places(other.astype(float), validation=0.2, seed=blocks.seed, block_degrees=30.0)
+        assert not held.any()
+
+    monkeypatch.setattr(TrainingData, "begin", watch)
+
+    def stop(step: int, steps: int, loss: float) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    whole = pretrain(recipe, tmp_path / "whole", device="cpu")
+    assert len(seen) == 3
+    assert len({latlon.tobytes() for latlon in seen.values()}) == 3
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(recipe, tmp_path / "parts", device="cpu", progress=stop)
+    parts = pretrain(None, tmp_path / "parts", device="cpu", resume=True)
+    ours, theirs = (read_weights(result.weights) for result in (parts, whole))
+    assert all(torch.equal(tensor, theirs.state[name]) for name, tensor in ours.state.items())
+    with pytest.raises(ConfigError, match="leave out --store"):
+        pretrain(recipe, tmp_path / "third", store=tmp_path, device="cpu")
+    with pytest.raises(ConfigError, match="not from a store, a table or a source"):
+        replace(recipe, features=None)
 
 
 def test_on_a_processor_a_store_is_made(recipe: Recipe, tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ import dataclasses
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tessearth.encoder import load_weights, read_slots, read_trajectory, read_weights
 from tessearth.errors import ConfigError, DataError
 from tessearth.training.loop import pretrain
 from tessearth.training.recipe import Recipe, read_recipe, to_toml
-from tests.training.growing import GROWTH, growing_recipe
+from tests.training.growing import GROWTH, growing_recipe, listed_recipe
 
 
 def train(out: Path, store: Path, recipe: Recipe | None = None, **options: object):  # type: ignore[no-untyped-def]
@@ -86,11 +88,11 @@ def test_a_site_was_where_its_parent_was(finished: Path) -> None:
     assert living.alive.sum(1)[0] < living.alive.sum(1)[-1] == 52
 
 
-def test_interrupted_between_events_not_a_bit_changes(finished: Path, store: Path, tmp_path: Path) -> None:
-    stops = iter((5, 9, 13, 19, 24, 31))
-    recipe = growing_recipe(log_every=1)
+@pytest.mark.parametrize("kind", [growing_recipe, listed_recipe], ids=["all sites", "lists of near sites"])
+def test_interrupted_between_events_not_a_bit_changes(kind: Callable[..., Recipe], store: Path, tmp_path: Path) -> None:
+    recipe = kind(log_every=1)
     train(tmp_path / "whole", store, recipe)
-    for stop in (*stops, None):
+    for stop in (5, 9, 13, 19, 24, 31, None):
 
         def interrupt(step: int, steps: int, loss: float, stop: int | None = stop) -> None:
             if step == stop:
@@ -102,6 +104,18 @@ def test_interrupted_between_events_not_a_bit_changes(finished: Path, store: Pat
             with pytest.raises(KeyboardInterrupt):
                 train(tmp_path / "stopped", store, recipe, resume=True, progress=interrupt)
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
+
+
+def test_lists_of_near_sites_train_what_all_sites_do(store: Path, tmp_path: Path) -> None:
+    exact: dict[str, object] = {"precision": "float64", "steps": 25, "encoder": {"dropout": 0.0, "token_dropout": 0.0}}
+    recipe = listed_recipe(**exact)
+    recipe = dataclasses.replace(recipe, sites=dataclasses.replace(recipe.sites, left_out=1e-13))
+    train(tmp_path / "lists", store, recipe)
+    train(tmp_path / "all", store, growing_recipe(**exact))  # type: ignore[arg-type]
+    one, other = (load_weights(tmp_path / name / "weights" / "last.safetensors") for name in ("lists", "all"))
+    assert one.config == other.config
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], tensor, rtol=1e-5, atol=1e-7, msg=lambda t, n=name: n + t)
 
 
 def test_another_schedule_is_another_run(finished: Path, store: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessearth.encoder import SiteGeometry, SoftVoronoi, SphericalVoronoiEncoder, add_slots, compact, list_sites
 from tessearth.errors import ConfigError
-from tessearth.sphere import fibonacci_lattice
+from tessearth.sphere import CellLists, fibonacci_lattice
 from tessearth.training.growth import FADE, Growth, main_axis
 from tessearth.training.levels import Levels
 from tessearth.training.site_sums import listed_sums, site_sums
@@ -20,23 +20,33 @@ from tests.training.growing import encoder_of, growing_recipe
 
 EVERY = 10
 PLACES = fibonacci_lattice(500)
+NORTH = PLACES[PLACES[:, 2] > 0]
 
 
 class Grown:
     """Sites with empty slots under growth, driven step by step without a loss."""
 
     def __init__(
-        self, sites: Tensor, budget: int, *, dtype: torch.dtype = torch.float64, steps: int = 60, **growth: object
+        self,
+        sites: Tensor,
+        budget: int,
+        *,
+        dtype: torch.dtype = torch.float64,
+        steps: int = 60,
+        listed: bool = False,
+        background: float | None = -8.0,
+        **growth: object,
     ) -> None:
         recipe = GrowthRecipe(every=EVERY, first=0.0, until=1.0, accumulate_every=1, **growth)  # type: ignore[arg-type]
-        self.encoder = add_slots(encoder_of(sites), (budget,)).to(dtype)
+        self.encoder = add_slots(encoder_of(sites, background=background), (budget,)).to(dtype)
         self.voronoi: SoftVoronoi = self.encoder.voronois()[0]
         torch.nn.init.normal_(self.voronoi.embeddings[: len(sites)].data, generator=torch.Generator().manual_seed(0))
         self.optimiser = torch.optim.AdamW(self.encoder.parameters(), lr=0.0)
         for parameter in self.voronoi.parameters():
             moments = {name: torch.rand_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
             self.optimiser.state[parameter] = {"step": torch.zeros(()), **moments}
-        self.levels = Levels(self.encoder, SitesRecipe(refresh_every=5, growth=recipe))
+        sparse_from = 8 if listed else 10_000
+        self.levels = Levels(self.encoder, SitesRecipe(refresh_every=5, sparse_from=sparse_from, growth=recipe))
         self.growth = Growth(self.levels, recipe, steps, self.optimiser)
         self.step = 0
 
@@ -47,17 +57,50 @@ class Grown:
         """The next event, up to before its first step."""
         self.step += EVERY
         born = self.growth.change_(self.step)
-        self.levels.measure_(drifting=EVERY)
+        self.levels.refresh_(drifting=EVERY)
         return list(born)
 
     def follow(self, steps: int = EVERY) -> None:
         for _ in range(steps):
             self.levels.follow_(self.levels.positions())
             self.encoder.constrain_()
+            self.levels.hold_()
 
     def seen(self, places: Tensor = PLACES) -> tuple[Tensor, Tensor]:
         weights = self.voronoi.weights(places.to(self.voronoi.spacing.dtype)).detach()
         return self.voronoi.mix(weights).detach(), weights.sum(-1)
+
+
+@pytest.mark.parametrize("background", [None, -8.0])
+def test_lists_leave_out_no_more_than_they_may_at_any_step_of_growth(background: float | None) -> None:
+    grown = Grown(fibonacci_lattice(150), 400, listed=True, die_below=0.5, background=background)
+    voronoi, mixer = grown.voronoi, grown.levels.listed[0].mixer
+    generator, worst, faded = torch.Generator().manual_seed(0), 0.0, 0
+    for _ in grown.growth.events:
+        grown.see(torch.rand(len(NORTH), generator=generator, dtype=torch.float64), NORTH)
+        grown.event()
+        faded += int((grown.levels.levels[0].territory_step < 0).sum())
+        for step in range(EVERY):
+            if step == 5:
+                grown.levels.refresh_(drifting=5)
+            with torch.no_grad():  # an optimiser that is rude to all
+                voronoi.directions += 0.02 * voronoi.spacing[:, None] * torch.randn(400, 3, generator=generator)
+                voronoi.log_sharpness += 0.02 * torch.randn(400, generator=generator)
+                voronoi.territory += 0.02 * torch.randn(400, generator=generator)
+            grown.follow(1)
+            worst = max(worst, float(left_out(voronoi, mixer.lists).max()))
+    assert faded > 0
+    assert int(voronoi.takes_part().sum()) == 400
+    assert 0 < worst < 1e-6
+
+
+def left_out(voronoi: SoftVoronoi, lists: CellLists) -> Tensor:
+    """The weight of the sites that are not in the lists of places, in float64."""
+    weights = voronoi.weights(PLACES).detach()
+    leaf = lists.find(PLACES)
+    for row, (start, length) in enumerate(zip(lists.starts[leaf].tolist(), lists.lengths[leaf].tolist(), strict=True)):
+        weights[row, lists.sites[start : start + length].long()] = 0
+    return weights.sum(-1)
 
 
 def even(count: int = 500) -> Tensor:

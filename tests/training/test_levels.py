@@ -48,7 +48,7 @@ def test_nothing_jumps_when_spacing_is_measured_and_it_is_reached_before_the_nex
     places = fibonacci_lattice(200)
     before = voronoi.weights(places)
     ratio = (voronoi.sharpness() * voronoi.spacing.square()).detach()
-    levels.measure_()
+    levels.refresh_()
     assert torch.equal(voronoi.weights(places), before)
     for _ in range(5):
         levels.follow_(levels.positions())
@@ -63,12 +63,12 @@ def test_what_changes_at_once_by_more_than_lists_allow_for_is_followed_bit_by_bi
     with torch.no_grad():
         voronoi.directions[:20] = DENSE[:20]
     far = voronoi.spacing.clone()
-    levels.measure_()
+    levels.refresh_()
     for _ in range(5):
         levels.follow_(levels.positions())
     assert float((voronoi.spacing / far).log().abs().max()) == pytest.approx(0.05)
     for _ in range(200):
-        levels.measure_()
+        levels.refresh_()
         for _ in range(5):
             levels.follow_(levels.positions())
     wanted = mean_chord(voronoi.positions().detach(), voronoi.config.neighbours)
@@ -80,7 +80,7 @@ def test_spacing_is_measured_among_the_sites_that_take_part() -> None:
     with torch.no_grad():
         voronoi.territory[::2] = -torch.inf
     for _ in range(30):
-        levels.measure_()
+        levels.refresh_()
         for _ in range(5):
             levels.follow_(levels.positions())
     alone = mean_chord(LATTICE[1::2], voronoi.config.neighbours)

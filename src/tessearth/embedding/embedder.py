@@ -21,7 +21,17 @@ from tessearth.embedding.transfer import Gatherer
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, CoordinateError
 from tessearth.settings import check_dims
-from tessearth.sphere import LARGEST_DEGREES, OnBad, angular_distance, as_latlon, as_xyz, check_latlon, take_latlon
+from tessearth.sphere import (
+    LARGEST_DEGREES,
+    OnBad,
+    Shape,
+    angular_distance,
+    as_latlon,
+    as_xyz,
+    check_latlon,
+    take_latlon,
+    take_places,
+)
 from tessearth.zoo import DEFAULT_MODEL, find_database, load_base, parse_name
 
 __all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Strategy", "Support"]
@@ -68,7 +78,7 @@ class Embedder:
         embed([(48.86, 2.35)])                     # (1, 1024)
         embed(table)                               # pandas, polars, pyarrow, DuckDB, dicts: by their columns
         embed(table, lat="gps_lat", lon="gps_lon") # columns of other names
-        embed(geoseries)                           # points in any projection
+        embed(geoseries)                           # points or polygons in any projection
         embed(dataset)                             # xarray: all cells, (lat, lon, 1024)
         embed(xyz=directions)                      # directions on any other sphere
 
@@ -136,19 +146,30 @@ class Embedder:
             digest.update(part)
         return digest.hexdigest()
 
-    def __call__(
-        self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None, on_bad: OnBad = "error"
-    ) -> Array:
+    def __call__(self, *points: Any, **given: Any) -> Array:
         """The same as `embed`."""
-        return self.embed(*points, lat=lat, lon=lon, xyz=xyz, on_bad=on_bad)
+        return self.embed(*points, **given)
 
-    def embed(self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None, on_bad: OnBad = "error") -> Array:
+    def embed(
+        self,
+        *points: Any,
+        lat: Any = None,
+        lon: Any = None,
+        xyz: Any = None,
+        on_bad: OnBad = "error",
+        geometry: Shape = "point",
+    ) -> Array:
         """Embeddings of places, (..., D): float32, or float64 when that is the precision.
 
         Places come from any container that `sphere.as_latlon` reads: the columns of a table that `lat` and `lon` name,
         else its geometry, else its columns of the usual names. Without a table `lat` and `lon` are the coordinates.
-        Rows without a usable place are refused; `on_bad` "skip" leaves them out, and "null" gives them NaN.
+        Rows without a usable place are refused; `on_bad` "skip" leaves them out, and "null" gives them NaN. For lines
+        and polygons stands a point inside, the "centroid", or the "mean" of embeddings over them, as `geometry` says.
         """
+        if geometry != "point":
+            read = take_places(points, lat, lon, on_bad, geometry)
+            rows = read._replace(latlon=read.latlon.reshape(-1, 2)).apply(self.embed)
+            return rows.reshape((*read.latlon.shape[:-1], rows.shape[-1]))
         if xyz is not None and on_bad != "error":
             raise ConfigError("on_bad is about degrees: directions (xyz=) are always checked")
         places, shape = _read_places(points, lat, lon, xyz, on_bad)
@@ -311,12 +332,13 @@ def embed(
     lon: Any = None,
     dims: int | None = None,
     on_bad: OnBad = "error",
+    geometry: Shape = "point",
 ) -> Array:
     """Embeddings of places by a model that is loaded once and kept, as `Embedder.embed` gives them.
 
     tessearth.embed(48.86, 2.35)
     """
-    return keep_embedder(os.fspath(model), dims).embed(*points, lat=lat, lon=lon, on_bad=on_bad)
+    return keep_embedder(os.fspath(model), dims).embed(*points, lat=lat, lon=lon, on_bad=on_bad, geometry=geometry)
 
 
 @functools.lru_cache(maxsize=2)

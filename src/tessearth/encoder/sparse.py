@@ -21,12 +21,6 @@ NUMBERS_AT_ONCE = 2**22
 """Of the rows gathered for a block of places on a CPU."""
 
 
-SLACK = Slack(shift=0.2, log_sharpness=0.15, territory=0.1)
-"""More than a training step's rates let a site go in fifty steps."""
-KEPT = 0.999
-"""The share of the slack that sites may use: the rest is for rounding."""
-
-
 class Table(NamedTuple):
     """Sites, the rows that are mixed, and the lists, as tensors that an operation takes one by one."""
 
@@ -165,17 +159,13 @@ class SparseMixer:
     they outgrow it.
     """
 
-    def __init__(
-        self, voronoi: SoftVoronoi, *, epsilon: float = EPSILON, slack: Slack = SLACK, room: float = 2.0
-    ) -> None:
+    def __init__(self, epsilon: float = EPSILON, slack: Slack | None = None, room: float = 2.0) -> None:
         """`room` is how many times the first lists fit into the memory that is set aside."""
-        self.epsilon, self.slack, self.room = epsilon, slack, room
-        self.anchor = [part.detach().clone() for part in (voronoi.directions, voronoi.log_sharpness, voronoi.territory)]
-        """Positions, log sharpness and territory at the last refresh."""
-        self.fade = torch.zeros_like(self.anchor[2])
-        """How far territory may go in addition to the slack for all, (K,)."""
+        self.epsilon, self.room = epsilon, room
+        self.slack = slack or Slack(shift=0.2, log_sharpness=0.15, territory=0.1)
+        self.anchor: list[Tensor] = []
+        """Positions, log sharpness and territory at the last refresh: with them `rebuild_` makes the same lists."""
         self._lists: CellLists | None = None
-        self.rebuild_(voronoi)
 
     def __call__(self, voronoi: SoftVoronoi, xyz: Tensor) -> Tensor:
         """Mixtures of site embeddings at directions, (N, 3) -> (N, S), with gradients."""
@@ -191,35 +181,29 @@ class SparseMixer:
 
     @property
     def lists(self) -> CellLists:
-        """The lists as they lie in memory: behind the last cell are cells that no place is in."""
-        assert self._lists is not None, "rebuild_ makes the lists"
+        """The lists as they lie in memory, padded."""
+        assert self._lists is not None, "refresh_ makes the lists"
         return self._lists
 
-    def state(self) -> dict[str, Tensor]:
-        """What the lists are made from, by name: with it `rebuild_` makes the same again."""
-        return dict(zip(("positions", "log_sharpness", "territory", "fade"), (*self.anchor, self.fade), strict=True))
+    @torch.no_grad()
+    def refresh_(self, voronoi: SoftVoronoi) -> bool:
+        """Make the lists anew from the present sites; whether they now lie elsewhere in memory."""
+        now = [voronoi.positions().detach(), voronoi.log_sharpness.detach(), voronoi.territory.detach()]
+        if self.anchor:
+            for kept, part in zip(self.anchor, now, strict=True):
+                kept.copy_(part)
+        else:
+            self.anchor = [part.clone() for part in now]
+        return self.rebuild_(voronoi.config.background)
 
     @torch.no_grad()
-    def refresh_(self, voronoi: SoftVoronoi, fade: Tensor | None = None) -> bool:
-        """Make the lists anew from the present sites; whether they now lie elsewhere in memory.
-
-        `fade` is how far each site's territory may go until the next refresh, beyond what all may.
-        """
-        now = (F.normalize(voronoi.directions, dim=-1), voronoi.log_sharpness, voronoi.territory)
-        for kept, part in zip(self.anchor, now, strict=True):
-            kept.copy_(part)
-        self.fade.zero_() if fade is None else self.fade.copy_(fade)
-        return self.rebuild_(voronoi)
-
-    @torch.no_grad()
-    def rebuild_(self, voronoi: SoftVoronoi) -> bool:
-        """Make the lists of the last refresh again; whether they now lie elsewhere in memory."""
+    def rebuild_(self, background: float | None) -> bool:
+        """Make the lists of the anchor; whether they now lie elsewhere in memory."""
         positions, log_sharpness, territory = (part.double() for part in self.anchor)
-        geometry = SiteGeometry(positions, log_sharpness.exp(), territory, voronoi.config.background)
-        slack = self.slack._replace(territory=self.slack.territory + self.fade.double())
-        made = list_sites(geometry, epsilon=self.epsilon, slack=slack)
+        geometry = SiteGeometry(positions, log_sharpness.exp(), territory, background)
+        made = list_sites(geometry, epsilon=self.epsilon, slack=self.slack)
         fits = self._lists is not None and all(
-            len(part) < len(kept) for part, kept in zip(made, self._lists, strict=True)
+            len(part) <= len(kept) for part, kept in zip(made, self._lists, strict=True)
         )
         if not fits:
             sizes = [int(self.room * len(part)) + 2 for part in made]
@@ -235,13 +219,12 @@ class SparseMixer:
         """Bring the sites back to within the slack of where they were when the lists were made."""
         positions, log_sharpness, territory = self.anchor
         step, reach = voronoi.directions - positions, self.slack.shift * (log_sharpness / -2).exp()
-        shorter = (KEPT * reach / step.norm(dim=-1).clamp_min(1e-30)).clamp_max(1.0)
+        shorter = (0.99 * reach / step.norm(dim=-1).clamp_min(1e-30)).clamp_max(1.0)
         voronoi.directions.copy_(F.normalize(positions + shorter[:, None] * step, dim=-1))
-        _hold_(voronoi.log_sharpness, log_sharpness, torch.full_like(log_sharpness, self.slack.log_sharpness))
-        _hold_(voronoi.territory, territory, self.slack.territory + self.fade)
+        _hold_(voronoi.log_sharpness, log_sharpness, self.slack.log_sharpness)
+        _hold_(voronoi.territory, territory, self.slack.territory)
 
 
-def _hold_(values: Tensor, middle: Tensor, reach: Tensor) -> None:
+def _hold_(values: Tensor, middle: Tensor, reach: float | Tensor) -> None:
     """Clamp values to within reach of the middle; those of sites that take no part stay as they are."""
-    held = torch.clamp(values, middle - KEPT * reach, middle + KEPT * reach)
-    values.copy_(torch.where(middle.isinf(), values, held))
+    values.copy_(torch.where(middle.isinf(), values, torch.clamp(values, middle - reach, middle + reach)))

@@ -113,8 +113,8 @@ def build_store(
                 for number, source in enumerate(sources)
             ]
         else:
-            sources, places = reader.hosts, reader.draw_places()
-            encoders = reader.fit_encoders(places, path)
+            sources, places = reader.hosts, reader.prepare(path)
+            encoders = reader.encoders
         manifest = _prepare(recipe, path, list(zip(sources, encoders, strict=True)), places, chunk_places)
         job, count = _open_job(path, manifest), len(places.latlon)
         rows = [range(start, min(start + chunk_places, count)) for start in range(0, count, chunk_places)]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tessearth.errors import ConfigError
 from tessearth.imagery.components import Projection, check_width, fit_projection
-from tessearth.imagery.image_encoders.base import ImageEncoder
+from tessearth.imagery.image_encoders.base import ImageEncoder, exact_products
 from tessearth.imagery.reading import (
     Rows,
     build_places,
@@ -26,6 +26,7 @@ from tessearth.imagery.reading import (
     join_sources,
     load_or_fit_encoder,
     read_views,
+    redraw_places,
 )
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.imagery.source import Source
@@ -57,20 +58,27 @@ class DeviceReader:
         self.encoders: list[ImageEncoder] = []
         self.projection: Projection | None = None
 
-    def draw_places(self) -> Places:
-        """Draw the recipe's places, while the sources' rasters are decoded."""
+    def prepare(self, folder: Path | None) -> Places:
+        """Draw the recipe's places and fit the encoders to them, while the sources' rasters are decoded."""
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(self.imagery.load)
             places = build_places(self.recipe.places, self.hosts[0], self.recipe.sources[0].kind)
+            self.fit_encoders(places, folder)
             loading.result()
         return places
 
     def fit_encoders(self, places: Places, folder: Path | None) -> list[ImageEncoder]:
         """Load each source's encoder from the folder, or fit it to training places and keep it there."""
-        self.encoders = [
-            load_or_fit_encoder(self.recipe, number, source, places, folder, self.device)
-            for number, source in enumerate(self.sources)
-        ]
+
+        def fit(number: int) -> ImageEncoder:
+            source = self.sources[number]
+            encoder = load_or_fit_encoder(self.recipe, number, source, places, folder, self.device)
+            views = read_views(source, self.recipe.sources[number].crop, places.latlon, self.recipe, range(1))
+            encode_views(encoder, views)  # compiles its kernels, while other sources are read
+            return encoder
+
+        with exact_products(), ThreadPoolExecutor(len(self.sources)) as pool:
+            self.encoders = list(pool.map(fit, range(len(self.sources))))
         return self.encoders
 
     def fitted_rows(self, places: Places) -> npt.NDArray[np.int64]:
@@ -131,6 +139,8 @@ class DeviceFeatures:
     places: Places
     array: Tensor
     """(places, views, width): components when the recipe wants them, else features."""
+    reader: DeviceReader | None = None
+    """By which they were made, and others can be."""
 
     @property
     def latlon(self) -> Floats:
@@ -159,6 +169,14 @@ class DeviceFeatures:
             raise ConfigError(f"only {self.recipe.pca} components are kept on the device; make a store, or set pca = 0")
         return self.array
 
+    def redraw(self, count: int, number: int) -> tuple[Floats, Tensor]:
+        """Other training places, (count, 2), and their features, (count, views, width), fixed by the number."""
+        reader, recipe = self.reader, self.recipe
+        assert reader is not None, "made by compute_features"
+        latlon = redraw_places(recipe.places, reader.hosts[0], recipe.sources[0].kind, count, number)
+        pieces = [reader.project(reader.features(latlon, rows)) for rows in reader.cut(np.arange(count))]
+        return latlon, torch.cat(pieces)
+
     @property
     def manifest(self) -> dict[str, Any]:
         """What records name of a store."""
@@ -180,8 +198,8 @@ def compute_features(
     reader = DeviceReader(recipe, device)
     if reader.missing:
         raise ConfigError(f"the source {reader.missing[0]!r} has no form on a device; make a store: tessearth features")
-    places = reader.draw_places()
-    width = sum(encoder.width for encoder in reader.fit_encoders(places, folder))
+    places = reader.prepare(folder)
+    width = sum(encoder.width for encoder in reader.encoders)
     check_width(recipe, width)
     computed, chosen = reader.fit_components(places, folder), reader.fitted_rows(places)
     rest = np.delete(np.arange(len(places.latlon)), chosen)
@@ -193,4 +211,4 @@ def compute_features(
         done += len(rows)
         if progress:
             progress(done, len(array))
-    return DeviceFeatures(recipe=recipe, path=folder or Path(), places=places, array=array)
+    return DeviceFeatures(recipe=recipe, path=folder or Path(), places=places, array=array, reader=reader)

@@ -1,5 +1,6 @@
 """Sources, places and encoders built from a recipe, and the tiles and features of places by view."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from tessearth.imagery.source import Source, Tiles
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.sources.geotiff import GeoTiff
 from tessearth.imagery.sources.on_device import DeviceSource
+from tessearth.imagery.sources.pyramid import TilePyramid
 from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.settings import did_you_mean
@@ -105,6 +107,18 @@ def _split(latlon: Floats, recipe: PlacesRecipe) -> Places:
     return Places(latlon, held_out)
 
 
+def redraw_places(recipe: PlacesRecipe, source: Source, kind: str, count: int, number: int) -> Floats:
+    """So many training places of another draw by a recipe, in random order; none lies in a block that is held out."""
+    found, missing, attempt = [np.empty((0, 2))], count, 0
+    while missing > 0:
+        generator = np.random.default_rng([recipe.seed, number, attempt, *b"again"])
+        again = dataclasses.replace(recipe, seed=int(generator.integers(2**31)))
+        drawn = _split(_draw_places(again, source, kind), recipe)  # blocks are held out by the recipe's own seed
+        found.append(generator.permutation(drawn.latlon[~drawn.validation])[:missing])
+        missing, attempt = missing - len(found[-1]), attempt + 1
+    return np.concatenate(found)
+
+
 def _draw_places(recipe: PlacesRecipe, source: Source, kind: str) -> Floats:
     """The places of a recipe without a table; those of its density come last."""
     if recipe.where == "source":
@@ -141,7 +155,7 @@ def _source_places(source: Source, kind: str, recipe: PlacesRecipe) -> Floats:
     own: Floats | None = getattr(source, "places", None)
     if own is not None:
         return _choose(own, recipe)
-    if not isinstance(source, GeoTiff):
+    if not isinstance(source, GeoTiff | TilePyramid):
         raise ConfigError(
             f"the source {kind!r} has no places of its own and no bounds; set places.where to 'land', 'sphere', "
             f"'bbox', 'region' or 'table'"

@@ -1,44 +1,89 @@
 """The spacing of points on the sphere: how far each is from its nearest neighbours."""
 
+import math
+
 import torch
 from torch import Tensor
 
+from tessearth.sphere.cell_lists import DEPTH, Block, CellLists, Verdict, expand, refine
 from tessearth.sphere.cube_cells import CubeCells
 
-SIDE = 2**14
-"""Cells per edge of a cube's face, along whose curve points are sorted."""
-ON_CPU, ON_GPU = 512, 4096
-"""Points at once."""
-ROUNDING = 1e-6
+LONGEST = 96
+"""A cell with more candidates than this is quartered, unless the neighbours of its points are far beyond it."""
+DISTANCES_ON_CPU, DISTANCES_ON_GPU = 2**18, 2**24
+"""Distances held at once."""
 
 
 @torch.no_grad()
-def mean_chord(points: Tensor, neighbours: int) -> Tensor:
+def mean_chord(points: Tensor, neighbours: int, alive: Tensor | None = None) -> Tensor:
     """The mean chord from each unit vector to its nearest others, (K, 3) -> (K,).
 
-    Points that follow one another along a curve through the sphere's cells lie in a small ball. The farthest of the
-    neighbours that they have among themselves bounds the distance of the true ones, so only points near the ball are
-    looked at.
+    Points that are not `alive`, (K,), are nobody's neighbours, and 2 from everything themselves, as are lonely points.
     """
-    cells = CubeCells(SIDE)
-    order = cells.keys(cells.find(points)).argsort(stable=True)
-    found = points.new_empty(len(points))
-    for rows in torch.split(order, max(ON_GPU if points.is_cuda else ON_CPU, neighbours + 1)):
-        found[rows] = _nearest(points[rows], _near(points, points[rows], neighbours), neighbours).mean(-1)
-    return found
+    present = torch.arange(len(points), device=points.device) if alive is None else alive.nonzero()[:, 0]
+    chords = points.new_full((len(points),), 2.0)
+    neighbours = min(neighbours, len(present) - 1)
+    if neighbours > 0:
+        points = points[present]
+        everyone = torch.arange(len(points), device=points.device)
+        lists = refine(everyone, _NeighbourRule(points, neighbours))
+        chords[present] = _measure(points, lists, neighbours)
+    return chords
 
 
-def _near(points: Tensor, some: Tensor, neighbours: int) -> Tensor:
-    """All points that may be among the nearest of some of them."""
-    if len(some) <= neighbours:
-        return points
-    reach = _nearest(some, some, neighbours).max()
-    centre = some.mean(0)
-    radius = (some - centre).norm(dim=-1).max() + reach
-    return points[(points - centre).norm(dim=-1) <= radius * (1 + ROUNDING) + ROUNDING]
+class _NeighbourRule:
+    """Which points may be among the nearest of some point in a cell, for `refine`."""
+
+    def __init__(self, points: Tensor, neighbours: int) -> None:
+        self.axes = points.double().T.contiguous()
+        cells = CubeCells(2**DEPTH)
+        self.keys, order = cells.keys(cells.find(points)).sort()
+        self.farthest = _bound_chord(points[order].double(), neighbours)
+        """No farther are the nearest neighbours of each point, in the order of `keys`."""
+
+    def __call__(self, block: Block) -> Verdict:
+        """A neighbour of a point in the cap is at most a radius farther from the centre than from the point."""
+        starts, ends = (
+            torch.searchsorted(self.keys, key << 2 * (DEPTH - block.depth)) for key in (block.keys, block.keys + 1)
+        )
+        own, radius = ends - starts, 2 * torch.sin(block.radii / 2)
+        chords = self.farthest[expand(starts, own)]
+        farthest, least = (
+            torch.segment_reduce(chords, reduce, lengths=own, unsafe=True, initial=initial)
+            for reduce, initial in (("max", -math.inf), ("min", math.inf))
+        )
+        within = (radius + farthest).square()
+        square = torch.zeros(len(block.item), dtype=torch.float64, device=own.device)
+        for point, centre in zip(self.axes, block.centres.T.contiguous(), strict=True):
+            square.add_((point.index_select(0, block.item) - centre.index_select(0, block.cell)).square_())
+        kept = square <= within.index_select(0, block.cell)
+        return Verdict(
+            (block.tally(kept) <= LONGEST) | (least > 4 * radius), kept, kept
+        )  # the latter also where no point is
 
 
-def _nearest(some: Tensor, among: Tensor, neighbours: int) -> Tensor:
-    """Distances from points (n, 3) to the nearest others of many (m, 3), themselves among these: (n, neighbours)."""
-    distance = torch.cdist(some, among, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance.topk(neighbours + 1, dim=-1, largest=False).values[:, 1:]
+def _bound_chord(points: Tensor, neighbours: int) -> Tensor:
+    """An upper bound of the chord to the last of the nearest, (K,): that to as many before and after along a curve."""
+    shifts = [shift for shift in range(-neighbours, neighbours + 1) if shift]
+    chords = torch.stack([(points - points.roll(shift, 0)).square().sum(-1) for shift in shifts])
+    return chords.kthvalue(neighbours, dim=0).values.sqrt()
+
+
+def _measure(points: Tensor, lists: CellLists, neighbours: int) -> Tensor:
+    """The mean chord from each point to its nearest among the candidates of its cell."""
+    cell = lists.find(points)
+    lengths, order = lists.lengths[cell].sort()  # so that the rows of a block are of nearly one length
+    most = DISTANCES_ON_GPU if points.is_cuda else DISTANCES_ON_CPU
+    marks = torch.searchsorted(
+        lengths.cumsum(0), torch.arange(most, int(lengths.sum()) + most, most, device=points.device)
+    )
+    chords = points.new_empty(len(points))
+    for rows in torch.tensor_split(order, marks.tolist()):
+        if len(rows):
+            own, starts, count = points[rows], lists.starts[cell[rows]], lists.lengths[cell[rows]]
+            column = torch.arange(int(count.max()), device=points.device)
+            sites = lists.sites[(starts[:, None] + column).clamp_(max=len(lists.sites) - 1)]
+            gaps = (points[sites] - own[:, None]).square_().sum(-1).sqrt_()
+            gaps.masked_fill_(column >= count[:, None], 2.0)
+            chords[rows] = gaps.topk(neighbours + 1, largest=False).values[:, 1:].mean(-1)  # itself first
+    return chords

@@ -91,11 +91,27 @@ class TrainingData:
         self._resident = _load(self.array, device) if resident else None
         self._reader = None if resident else ThreadPoolExecutor(max_workers=1)
         self._ahead: tuple[bytes, Future[Tensor]] | None = None
+        self._drawn: tuple[DeviceFeatures, int] | None = None
+        if training.places == "endless":
+            assert isinstance(store, DeviceFeatures), "opened without a store"
+            self._drawn = store, 0
 
     @property
     def width(self) -> int:
         """The width of the features (F)."""
         return int(self.array.shape[-1])
+
+    def begin(self, epoch: int) -> None:
+        """Where places are endless, replace the training places by the epoch's own; the first has the recipe's."""
+        if self._drawn is None or self._drawn[1] == epoch:
+            return
+        assert self._resident is not None, "features on a device are resident"
+        features = self._drawn[0]
+        self._drawn = features, epoch
+        rows = torch.from_numpy(self.training).to(self.device)
+        latlon, fresh = features.redraw(len(rows), epoch)
+        self.latlon[rows] = torch.from_numpy(latlon).to(self.latlon)
+        self._resident.view(len(self.latlon), self.views, -1)[rows] = fresh
 
     def fill(self, batch: Batch, rows: Rows, following: Rows | None = None) -> None:
         """Copy the pairs of these rows into the batch; the rows `following` are read from disk meanwhile."""

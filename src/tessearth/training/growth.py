@@ -16,15 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tessearth.errors import ConfigError
-from tessearth.training.levels import Level, Levels
+from tessearth.training.levels import APART, Level, Levels
 from tessearth.training.objective import is_distributed
-from tessearth.training.site_sums import SUMS, listed_sums, site_sums
+from tessearth.training.site_sums import SUMS, add_up
 from tessearth.training.sites_recipe import GrowthRecipe
 
 FADE = 16.0
 """How far the territory of a site falls before it is taken away: to a ten millionth of its weight."""
-APART = 0.3
-"""How far each half of a split site drifts from where it was, in units of its spacing."""
 AT_FIRST = 1e-3
 """How far it is from there at first, in units of 1 / sqrt(tau)."""
 
@@ -62,8 +60,7 @@ class GrowingLevel:
     @torch.no_grad()
     def accumulate_(self, xyz: Tensor, residual: Tensor) -> None:
         """Add places (N, 3) with their residual (N,), those of all processes."""
-        voronoi, mixer = self.level.voronoi, self.level.mixer
-        sums = site_sums(voronoi, xyz, residual) if mixer is None else listed_sums(voronoi, mixer.lists, xyz, residual)
+        sums = add_up(self.level.voronoi, xyz, residual)
         if is_distributed():
             dist.all_reduce(sums)
         self.sums += sums

@@ -2,7 +2,8 @@
 
 A site moves in units of its spacing. Every so many steps spacing is measured anew; what has changed is not set at once
 but followed in equal parts by each step until the next measurement, so that nothing jumps and a captured step only adds
-what lies in its tensors. Growth (`growth`) writes drifts and fades of sites into the same tensors.
+what lies in its tensors. Growth (`growth`) writes drifts and fades of sites into the same tensors. Lists of near sites,
+by which large tessellations are mixed, are made anew at the same moments.
 """
 
 import math
@@ -11,36 +12,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.encoder import LEAST_SPACING, LocationEncoder, SoftVoronoi, SparseMixer, SphericalVoronoiEncoder
+from tessearth.encoder import LEAST_SPACING, LocationEncoder, Slack, SoftVoronoi, SparseMixer, SphericalVoronoiEncoder
 from tessearth.sphere import EARTH_RADIUS_KM, mean_chord
 from tessearth.training.sites_recipe import SitesRecipe
 
+APART = 0.3
+"""How far each half of a split site drifts from where it was, in units of its spacing."""
+SHIFT, SHARPNESS, TERRITORY = 0.2, 0.15, 0.1
+"""How far a site may go before its lists are made anew, besides the drifts and fades of growth."""
 MOST_FOLLOWED = 0.05
 """The largest change of log spacing between two measurements; what is left over is followed after the next."""
-
-
-ROOM = 2.0
-"""How many times the first lists of a full number of sites fit into the memory that is set aside for them."""
 
 
 class Level:
     """One tessellation of spaced sites with what every step adds to it."""
 
-    def __init__(self, voronoi: SoftVoronoi, left_out: float | None = None) -> None:
-        """Sites are mixed by lists that leave out so much of the weight, or, with None, all of them."""
-        self.voronoi, self.mixer = voronoi, None
-        if left_out is not None:
-            room = ROOM * voronoi.config.num_sites / max(1, int(voronoi.takes_part().sum()))
-            self.mixer = voronoi.mixer = SparseMixer(voronoi, epsilon=left_out, room=room)
+    def __init__(self, voronoi: SoftVoronoi) -> None:
+        self.voronoi = voronoi
         self.spacing_step = torch.zeros_like(voronoi.spacing)  # (K,), of log spacing
         self.territory_step = torch.zeros_like(voronoi.spacing)  # (K,)
         self.drift = torch.zeros_like(voronoi.directions, requires_grad=False)  # (K, 3)
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that change while training, by name."""
-        listed = {} if self.mixer is None else {f"lists.{name}": part for name, part in self.mixer.state().items()}
-        own = {"spacing_step": self.spacing_step, "territory_step": self.territory_step, "drift": self.drift}
-        return own | listed
+        return {"spacing_step": self.spacing_step, "territory_step": self.territory_step, "drift": self.drift}
 
     def staying(self) -> Tensor:
         """The numbers of sites that take part and do not fade, in rising order."""
@@ -66,47 +61,83 @@ class Level:
         voronoi.territory.add_(self.territory_step)
 
 
+class Listed:
+    """A tessellation that is mixed by lists of near sites, with the slack that a site can use up between two lists."""
+
+    def __init__(self, voronoi: SoftVoronoi, level: Level | None, recipe: SitesRecipe) -> None:
+        self.voronoi, self.level, self.every = voronoi, level, recipe.refresh_every
+        drift = 0.0 if recipe.growth is None else APART * recipe.refresh_every / recipe.growth.every
+        self.territory = torch.full_like(voronoi.log_sharpness, TERRITORY, requires_grad=False)  # (K,)
+        shift = max(SHIFT, SHIFT / 2 + drift * math.sqrt(voronoi.config.spacing_factor))
+        slack = Slack(shift=shift, log_sharpness=SHARPNESS, territory=self.territory)
+        grows = voronoi.config.num_sites / int(voronoi.takes_part().sum())
+        self.mixer = voronoi.mixer = SparseMixer(recipe.left_out, slack, room=2 * grows)
+        self.refresh_()
+
+    def state(self) -> dict[str, Tensor]:
+        """Where the sites were when the lists were made."""
+        return dict(zip(("anchor", "anchor_log_sharpness", "anchor_territory"), self.mixer.anchor, strict=True))
+
+    def refresh_(self) -> bool:
+        """Make the lists of the present sites."""
+        self._allow_for_fading_()
+        return self.mixer.refresh_(self.voronoi)
+
+    def rebuild_(self) -> bool:
+        """Make the lists of the anchor."""
+        self._allow_for_fading_()
+        return self.mixer.rebuild_(self.voronoi.config.background)
+
+    def _allow_for_fading_(self) -> None:
+        self.territory.fill_(TERRITORY)
+        if self.level is not None:
+            self.territory.sub_(self.every * self.level.territory_step)
+
+
 class Levels:
-    """All spaced tessellations of an encoder; without any, nothing happens."""
+    """The tessellations of an encoder that are spaced, or mixed by lists; without any, nothing happens."""
 
     def __init__(self, encoder: LocationEncoder, recipe: SitesRecipe, *, moving: bool = True) -> None:
         """`moving` is whether positions are trained; sites that stay keep their spacing."""
         voronois = encoder.voronois() if isinstance(encoder, SphericalVoronoiEncoder) else []
-        self.levels = {
-            i: Level(v, recipe.left_out if v.config.num_sites > recipe.sparse_from else None)
-            for i, v in enumerate(voronois)
-            if v.config.is_spaced
-        }
+        self.levels = {i: Level(v) for i, v in enumerate(voronois) if v.config.is_spaced}
         self.every, self.moving = recipe.refresh_every, moving
-        self.mixers = [(level, level.mixer) for level in self.levels.values() if level.mixer is not None]
+        self.listed = {
+            i: Listed(voronoi, self.levels.get(i), recipe)
+            for i, voronoi in enumerate(voronois)
+            if voronoi.config.logits == "chord" and voronoi.config.num_sites > recipe.sparse_from
+        }
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that change while training, by name."""
-        return {f"levels.{i}.{name}": part for i, level in self.levels.items() for name, part in level.state().items()}
+        parts = {i: level.state() for i, level in self.levels.items()}
+        for i, listed in self.listed.items():
+            parts[i] = parts.get(i, {}) | listed.state()
+        return {f"levels.{i}.{name}": tensor for i, part in parts.items() for name, tensor in part.items()}
 
     def is_due(self, step: int) -> bool:
-        """Whether spacing is measured and lists are made before this step."""
-        return bool(self.mixers or (self.levels and self.moving)) and step > 0 and step % self.every == 0
+        """Whether `refresh_` comes before this step."""
+        return bool((self.levels and self.moving) or self.listed) and step > 0 and step % self.every == 0
 
     def refresh_(self, drifting: int = 0) -> bool:
-        """Measure spacing and make lists anew; whether lists now lie elsewhere in memory.
+        """Measure spacing and make lists anew; sites that drift do so for `drifting` more steps.
 
-        Sites that drift do so for `drifting` more steps.
+        Whether lists now lie elsewhere in memory, where a captured step does not look for them.
         """
         for level in self.levels.values() if self.moving else ():
             level.measure_(self.every, drifting)
-        moved = [mixer.refresh_(level.voronoi, self.every * level.territory_step.abs()) for level, mixer in self.mixers]
+        moved = [listed.refresh_() for listed in self.listed.values()]
         return any(moved)
 
-    def rebuild_(self) -> None:
-        """Make the lists that belong to a state that was restored."""
-        for level, mixer in self.mixers:
-            mixer.rebuild_(level.voronoi)
+    def rebuild_(self) -> bool:
+        """Make the lists of a restored state; whether they now lie elsewhere in memory."""
+        moved = [listed.rebuild_() for listed in self.listed.values()]
+        return any(moved)
 
     def hold_(self) -> None:
-        """Keep sites within what their lists allow for."""
-        for level, mixer in self.mixers:
-            mixer.hold_(level.voronoi)
+        """Keep sites to what their lists allow for; called after every constraint."""
+        for listed in self.listed.values():
+            listed.mixer.hold_(listed.voronoi)
 
     def positions(self) -> list[Tensor]:
         """Where sites are before the optimiser's step."""

@@ -229,6 +229,7 @@ class _Run:
             number = torch.tensor(start, device=self.device)
             for tensor in (number, *self.stepper.state().values()):
                 dist.broadcast(tensor, 0)
+            self.stepper.rebuild_lists_()
             start = int(number)
         return start
 
@@ -297,6 +298,10 @@ def _open_store(
     progress: FeaturesProgress | None,
 ) -> FeatureStore | DeviceFeatures:
     """The given store, checked against the recipe, else the run's own, which is made, or features on a GPU."""
+    if recipe.training.places == "endless":
+        if recipe.features is None or store is not None or is_distributed():
+            raise ConfigError("endless places are trained on by one process, without a store; leave out --store")
+        return compute_features(recipe.features, device=device, folder=own, progress=progress)
     if store is None:
         if recipe.features is None:
             raise ConfigError("the recipe has no [features] table, so give it a store: --store STORE")

@@ -92,6 +92,9 @@ class TrainingRecipe:
     share: float = 1.0
     """The share of the training places in use, chosen by the seed."""
 
+    places: Literal["fixed", "endless"] = "fixed"
+    """Whether every epoch has the same training places, or draws others; "endless" makes features without a store."""
+
     groups: GroupsRecipe = GroupsRecipe()
 
     warmup_epochs: float = 5.0
@@ -183,6 +186,12 @@ class Recipe:
             check_sites(self.sites, self.encoder, from_weights=self.start_from is not None)
         if self.sites.growth is not None:
             self._check_growth()
+        places = self.features.places if self.features else None
+        if self.training.places == "endless" and (places is None or places.table or places.where == "source"):
+            raise ConfigError(
+                "endless places are drawn by [features.places] from land, the sphere, a box or a region, "
+                "not from a store, a table or a source; set training.places = 'fixed', or features.places.where"
+            )
 
     def _check_growth(self) -> None:
         """Refuse growth without what it goes by."""

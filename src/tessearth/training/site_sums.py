@@ -9,13 +9,21 @@ import math
 import torch
 from torch import Tensor
 
-from tessearth.encoder import SoftVoronoi
+from tessearth.encoder import SoftVoronoi, SparseMixer
 from tessearth.sphere import CellLists
 
 PLACES_AT_ONCE = 1024
 SUMS = 8
 """A site's weight, its residual, and the second moment's xx, yy, zz, xy, xz, yz."""
 ROWS, COLUMNS = (0, 1, 2, 0, 0, 1), (0, 1, 2, 1, 2, 2)
+
+
+def add_up(voronoi: SoftVoronoi, xyz: Tensor, residual: Tensor) -> Tensor:
+    """What every site adds up, (K, SUMS), by lists where it is mixed by lists."""
+    mixer = voronoi.mixer
+    if isinstance(mixer, SparseMixer):
+        return listed_sums(voronoi, mixer.lists, xyz, residual)
+    return site_sums(voronoi, xyz, residual)
 
 
 @torch.no_grad()

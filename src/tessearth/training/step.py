@@ -153,12 +153,15 @@ class Stepper:
         self._counted = 0
         # Messages between processes stay out of graphs: one that captures while another replays would hang both.
         compiled = training.compiled and data.device.type == "cuda" and self.world == 1
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._terms = torch.compile(model, dynamic=False) if compiled else model
-        self._graph = self._capture() if compiled else None
+        if compiled:
+            self._graph = self._capture()
 
     def take(self, step: int) -> None:
         """Step number `step`, counted from 0."""
         self._change_sites(step)
+        self.data.begin(step // self.per_epoch)
         rows, following = self._rows(step), self._rows(step + 1) if step + 1 < self.steps else None
         self.data.fill(self.batch, rows, following)
         if self._rates is not None:
@@ -219,7 +222,16 @@ class Stepper:
         """Copy a state into the live tensors, which a captured graph keeps reading."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
-        self.levels.rebuild_()
+        self.rebuild_lists_()
+
+    def rebuild_lists_(self) -> None:
+        """Make the lists of near sites that belong to the live tensors."""
+        self._recapture_if(self.levels.rebuild_())
+
+    def _recapture_if(self, moved: bool) -> None:
+        """Capture the step anew when what it reads has moved to another memory."""
+        if moved and self._graph is not None:
+            self._graph = self._capture()
 
     def _rows(self, step: int) -> Rows:
         """The share of a step's pairs that this process takes."""
@@ -231,8 +243,7 @@ class Stepper:
         self.births = self.growth.change_(step) if self.growth is not None else []
         if self.levels.is_due(step):
             every = self.growth.recipe.every if self.growth is not None else 1
-            if self.levels.refresh_(drifting=every - step % every) and self._graph is not None:
-                self._graph = self._capture()
+            self._recapture_if(self.levels.refresh_(drifting=every - step % every))
 
     @torch.no_grad()
     def _add_up_residual(self, growth: Growth) -> None:
@@ -274,6 +285,7 @@ class Stepper:
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Capture the step as a graph; the steps of the warm-up are undone."""
         kept = {name: tensor.clone() for name, tensor in self.state().items()}
+        reports = [(report, report.clone()) for report in (self._sums, self._not_finite)]
         self.data.fill(self.batch, self._rows(0))
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -285,8 +297,8 @@ class Stepper:
         with torch.cuda.graph(graph):
             self._work()
         self.restore_(kept)
-        self._sums.zero_()
-        self._not_finite.zero_()
+        for report, before in reports:
+            report.copy_(before)
         return graph
 
 

@@ -5,21 +5,27 @@ kept as pages that a table for each zoom finds. Positions are float64, because a
 by a thousandth of a pixel; shares and pixels are float32, as in `sampling`, whose arithmetic this repeats.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tessearth.imagery.kernels import is_available
 from tessearth.imagery.source import Source
+from tessearth.imagery.sources import cutting_kernels
 from tessearth.imagery.sources.pyramid import MERCATOR_LATITUDE, TilePyramid, child_positions
 from tessearth.imagery.sources.raster import GlobalRaster, RasterLayers
 from tessearth.imagery.sources.tile_stores import Tile
 from tessearth.sphere import EARTH_RADIUS_KM, Floats, as_places
 from tessearth.storage import usual_workers
+
+Whole = npt.NDArray[np.int64]
 
 POINTS_AT_ONCE = {"cpu": 2**15, "cuda": 2**24}
 """Points looked up together by device type: a processor's cache holds the first, the second fills a GPU."""
@@ -84,11 +90,20 @@ class DeviceRaster:
             self._frame = framed.shape[1] - 2, framed.shape[2] - 2
             self._pixels = _as_pixels(framed, self.device)
             self._gaps = self._pixels.is_floating_point() and bool(self._pixels.isnan().any())
-        result = _sample(latlon, self.settings.size, self.device, self._read)
+        if not self._gaps and is_available(self.device):
+            result = self._cut(latlon)
+        else:
+            result = _sample(latlon, self.settings.size, self.device, self._read)
         result *= self.settings.scale
         if self._gaps and not np.isnan(self.settings.fill):
             result.nan_to_num_(nan=self.settings.fill)
         return result
+
+    def _cut(self, latlon: Floats) -> Tensor:
+        assert self._pixels is not None, "loaded by tiles"
+        size, unit = self.settings.size, self.settings.km_per_pixel / EARTH_RADIUS_KM
+        places = _to_device(latlon, self.device)
+        return cutting_kernels.cut_raster(self._pixels, self._frame, places, size, unit, self.settings.west)
 
     def _read(self, places: Tensor) -> Tensor:
         assert self._pixels is not None, "loaded by tiles"
@@ -121,9 +136,16 @@ class DevicePyramid:
         self.source, self.pages = source, pages
 
     def tiles(self, latlon: Floats) -> Tensor:
-        """Read places as tiles, those of one zoom and oversampling together."""
-        size, bands, device = self.source.size, len(self.source.bands), self.pages.device
+        """Read places as tiles: by a kernel, or those of one zoom and oversampling together."""
         zooms, factors = self.source.choose_zooms(latlon)
+        with self.pages.lock:
+            if not is_available(self.pages.device):
+                return self._blend(latlon, zooms, factors)
+            detail = torch.from_numpy(np.stack((zooms, factors), axis=1).astype(np.int32)).to(self.pages.device)
+            return self._cut(_to_device(latlon, self.pages.device), detail)
+
+    def _blend(self, latlon: Floats, zooms: Whole, factors: Whole) -> Tensor:
+        size, bands, device = self.source.size, len(self.source.bands), self.pages.device
         result = torch.empty(len(latlon), bands, size, size, device=device, memory_format=torch.channels_last)
         for zoom, factor in sorted(set(zip(zooms.tolist(), factors.tolist(), strict=True))):
             chosen = np.flatnonzero((zooms == zoom) & (factors == factor))
@@ -131,6 +153,15 @@ class DevicePyramid:
             fine = _sample(latlon[chosen], size * factor, device, read)
             result[torch.from_numpy(chosen).to(device)] = fine
         return result.div_(255)
+
+    def _cut(self, places: Tensor, detail: Tensor) -> Tensor:
+        """Cut, decode the tiles that were not there, and cut again until none is missing."""
+        size, unit = self.source.size, self.source.km_per_pixel / EARTH_RADIUS_KM
+        result = torch.empty(len(places), len(self.source.bands), size, size, device=places.device)
+        while True:
+            cutting_kernels.cut_pyramid(self.pages.packed, places, detail, unit, result)
+            if not self.pages.load_wanted():
+                return result
 
     def _read(self, places: Tensor, zoom: int, factor: int) -> Tensor:
         size, side = self.source.size, self.source.tile_pixels
@@ -147,27 +178,59 @@ class DevicePyramid:
 
 
 class Pages:
-    """Decoded tiles of a pyramid, one after another, and for each zoom a table of where a tile begins."""
+    """Decoded tiles of a pyramid, one after another, and a table of where each zoom's tiles begin."""
 
     def __init__(self, source: TilePyramid, device: torch.device) -> None:
         self.source, self.device = source, device
+        self.lock = threading.Lock()
+        """Held while tiles are cut: pages move when more come."""
         self._area = source.tile_pixels**2
-        self.pixels = torch.empty(0, len(source.bands), dtype=torch.uint8, device=device)
-        """(pages * side * side, C), with room for pages to come."""
+        stored = 1 if len(source.bands) == 1 else 4  # colours fill a word, which is read at once
+        self._stored = torch.empty(0, stored, dtype=torch.uint8, device=device)
+        """(pages * side * side, bytes), with room for pages to come."""
         self._numbers: dict[Tile, int] = {}
-        self._tables: dict[int, Tensor] = {}
+        self._table: Tensor | None = None
+
+    @property
+    def pixels(self) -> Tensor:
+        """(pages * side * side, C), with room for pages to come."""
+        return self._stored[:, : len(self.source.bands)]
+
+    @property
+    def packed(self) -> cutting_kernels.Paged:
+        """The same pages with each pixel as one number."""
+        stored = self._stored if self._stored.shape[1] == 1 else self._stored.view(torch.int32)
+        return cutting_kernels.Paged(stored.flatten(), self.table, self.source.tile_pixels)
+
+    @property
+    def table(self) -> Tensor:
+        """The page of every tile of every zoom, in rows from the north-west, or a negative number."""
+        if self._table is None:
+            entries = first_entry(self.source.store.zooms[-1] + 1)
+            self._table = torch.full((entries,), -1, dtype=torch.int32, device=self.device)
+        return self._table
 
     def find(self, zoom: int, tiles: Tensor) -> Tensor:
         """Where the pixels of tiles, numbered in rows from the north-west, begin; decodes those seen first."""
-        table = self._table(zoom)
-        pages = table[tiles]
-        unknown = tiles[pages < 0]
+        entries = tiles + first_entry(zoom)
+        pages = self.table[entries]
+        unknown = entries[pages < 0]
         if len(unknown):
-            numbers = torch.unique(unknown)
-            for some in torch.split(numbers, TILES_READ_AT_ONCE):
-                self._load({Tile(zoom, number % 2**zoom, number >> zoom) for number in some.tolist()})
-            pages = table[tiles]
+            self._load_entries(torch.unique(unknown))
+            pages = self.table[entries]
         return pages.long() * self._area
+
+    def load_wanted(self) -> bool:
+        """Decode the tiles that the table marks as wanted; tells whether there were any."""
+        wanted = (self.table == cutting_kernels.WANTED).nonzero()[:, 0]
+        self._load_entries(wanted)
+        return len(wanted) > 0
+
+    def _load_entries(self, entries: Tensor) -> None:
+        for some in torch.split(entries, TILES_READ_AT_ONCE):
+            wanted = {_tile_of(entry) for entry in some.tolist()} - self._numbers.keys()
+            if wanted:
+                self._load(wanted)
 
     def _load(self, wanted: set[Tile]) -> None:
         """Decode tiles; one that is missing is cut from its nearest parent."""
@@ -181,19 +244,18 @@ class Pages:
             some = children[start : start + TILES_CUT_AT_ONCE]
             self._add([tile for tile, _ in some], self._cut(some))
         added = list(self._numbers)[before:]
-        for zoom in {tile.z for tile in added}:
-            known = {(tile.y << zoom) + tile.x: self._numbers[tile] for tile in added if tile.z == zoom}
-            places, numbers = (torch.tensor(list(part), device=self.device) for part in (known, known.values()))
-            self._table(zoom)[places] = numbers.int()
+        entries = torch.tensor([first_entry(tile.z) + (tile.y << tile.z) + tile.x for tile in added])
+        numbers = torch.arange(before, len(self._numbers), dtype=torch.int32)
+        self.table[entries.to(self.device)] = numbers.to(self.device)
 
     def _add(self, tiles: Sequence[Tile], pages: Tensor) -> None:
         """Append the pages of tiles, (n, side * side, C)."""
         first, needed = len(self._numbers), len(self._numbers) + len(tiles)
-        if needed * self._area > len(self.pixels):
+        if needed * self._area > len(self._stored):
             room = max(needed, 2 * first, PAGES_AT_FIRST) * self._area
-            larger = self.pixels.new_empty(room, self.pixels.shape[1])
-            larger[: len(self.pixels)] = self.pixels
-            self.pixels = larger
+            larger = self._stored.new_zeros(room, self._stored.shape[1])
+            larger[: len(self._stored)] = self._stored
+            self._stored = larger
         self.pixels[first * self._area : needed * self._area].view_as(pages).copy_(pages)
         self._numbers |= {tile: number for number, tile in enumerate(tiles, first)}
 
@@ -209,10 +271,16 @@ class Pages:
         values = blend(self.pixels, (r + c for r in rows for c in columns), corners.weights)
         return values.round_().to(torch.uint8).flatten(1, 2)
 
-    def _table(self, zoom: int) -> Tensor:
-        if zoom not in self._tables:
-            self._tables[zoom] = torch.full((4**zoom,), -1, dtype=torch.int32, device=self.device)
-        return self._tables[zoom]
+
+def first_entry(zoom: int) -> int:
+    """Where a zoom begins in the table: behind all tiles of the zooms above."""
+    return ((1 << 2 * zoom) - 1) // 3
+
+
+def _tile_of(entry: int) -> Tile:
+    zoom = ((3 * entry + 1).bit_length() - 1) // 2
+    number = entry - first_entry(zoom)
+    return Tile(zoom, number % 2**zoom, number >> zoom)
 
 
 class Corners(NamedTuple):
@@ -278,9 +346,13 @@ def mercator_pixels(lat: Tensor, lon: Tensor, world: int) -> tuple[Tensor, Tenso
 
 def _sample(latlon: Floats, size: int, device: torch.device, read: Callable[[Tensor], Tensor]) -> Tensor:
     """Tiles (N, C, h, w) of a reader of few places at a time, each tile `size` points a side; bands lie innermost."""
-    places = torch.from_numpy(np.ascontiguousarray(as_places(latlon))).to(device)
+    places = _to_device(latlon, device)
     step = max(1, POINTS_AT_ONCE.get(device.type, POINTS_AT_ONCE["cuda"]) // size**2)
     return torch.cat([read(some) for some in torch.split(places, step)]).permute(0, 3, 1, 2)
+
+
+def _to_device(latlon: Floats, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(as_places(latlon))).to(device)
 
 
 def _as_pixels(planes: np.ndarray, device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from tessearth.imagery.source import MapSource, Tiles
 from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, place_chunks, tangent_latlon
 from tessearth.imagery.sources.tile_stores import Tile, open_tiles
-from tessearth.sphere import EARTH_RADIUS_KM, Floats
+from tessearth.sphere import EARTH_RADIUS_KM, Box, Floats, check_box
 from tessearth.storage import open_pool, usual_workers
 
 MERCATOR_LATITUDE = math.degrees(math.atan(math.sinh(math.pi)))
@@ -81,6 +81,27 @@ class TilePyramid(MapSource):
             zooms[:] = self.zoom
         ratio = self.km_per_pixel / (at_zoom_0 / 2.0**zooms)
         return zooms, np.clip(np.ceil(ratio - nearly), 1, MOST_OVERSAMPLING).astype(np.int64)
+
+    def bounds(self) -> Box:
+        """The box of degrees around the tiles of the finest zoom that is read."""
+        zooms, _ = self.choose_zooms(np.zeros((1, 2)))
+        first, last = self.store.corners(int(zooms[0]))
+        turns = np.array([first.x, last.x + 1, first.y, last.y + 1]) / 2**first.z
+        north, south = np.rad2deg(np.arctan(np.sinh(np.pi * (1 - 2 * turns[2:]))))
+        west, east = turns[:2] * 360 - 180
+        return check_box((float(west), float(south), float(east), float(north)))
+
+    def covers(self, places: Floats) -> npt.NDArray[np.bool_]:
+        """Which places (N, 2) have their map tiles at the zoom they are read at, by the tile's corners and middle."""
+        zooms, _ = self.choose_zooms(places)
+        lat, lon = (axis.reshape(-1) for axis in tangent_latlon(places, 3, self.size * self.km_per_pixel / 2))
+        counts = np.repeat(2**zooms, 9)
+        row, column = mercator_pixels(lat, lon, counts)
+        numbers = zip(np.repeat(zooms, 9), np.rint(column) % counts, np.rint(row), strict=True)
+        tiles = [Tile(int(z), int(x), int(y)) for z, x, y in numbers]
+        wanted = sorted(set(tiles))
+        there = dict(zip(wanted, self.store.has_many(wanted), strict=True))
+        return np.asarray(np.array([there[tile] for tile in tiles]).reshape(len(places), 9).all(axis=1), dtype=bool)
 
     def _read(self, places: Floats, result: Tiles) -> None:
         zooms, oversampling = self.choose_zooms(places)
@@ -190,7 +211,7 @@ class TileCache:
         return TileCache, (self.most_bytes,)
 
 
-def mercator_pixels(lat: Floats, lon: Floats, world: int) -> tuple[Floats, Floats]:
+def mercator_pixels(lat: Floats, lon: Floats, world: "int | npt.NDArray[np.int64]") -> tuple[Floats, Floats]:
     """Rows and columns on a world map of `world` pixels a side, whole numbers at pixel centres.
 
     column = world (lon + 180) / 360 - 1/2, row = world (1 - atanh(sin lat) / pi) / 2 - 1/2; columns run on past the

@@ -1,6 +1,6 @@
 """How fast a training step with levels is: 1,024 broad sites, 8,192 and 65,536 spaced ones, growing too; and with 10^6.
 
-Run: PYTHONPATH=src python3 benchmarks/levels.py --out FILE.json      (needs numpy, torch, safetensors and pyarrow)
+Run: PYTHONPATH=src python3 benchmarks/level_steps.py --out FILE.json      (needs numpy, torch, safetensors and pyarrow)
 
 Features are made up: a step's time does not depend on what they say. Steps between two measurements of spacing are
 replayed as one graph on a GPU; a measurement and an event are timed on their own. On a processor everything is small.
@@ -73,7 +73,7 @@ def measure(store: FeatureStore, recipe: Recipe, device: torch.device, rounds: i
                 step += 1
             found.append(statistics.median(seconds))
         started = time.perf_counter()
-        stepper.levels.measure_()
+        stepper.levels.refresh_()
         wait(device)
         measured = time.perf_counter() - started
         added = None
