@@ -1,17 +1,15 @@
 """What the sites of a Voronoi encoder say of places: their weights, how well they cover a place, the nearest ones."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
-from tessearth.embedding.engines import Places, VoronoiEngine
-from tessearth.embedding.fast.listed import Nearby
-from tessearth.encoder import SoftVoronoi
+from tessearth.embedding.fast.levels import FewSites
+from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder
 from tessearth.sphere import angular_distance, mean_chord
 
 Array = npt.NDArray[Any]
@@ -62,26 +60,26 @@ class NearestSites(NamedTuple):
     """In degrees of arc."""
 
 
-class Territory:
-    """Where an encoder's sites are, and how far apart."""
+class SiteMap:
+    """Where the sites of an encoder are, and how far apart; those that take no part are nowhere."""
 
-    def __init__(self, engine: VoronoiEngine) -> None:
-        voronois = engine.encoder.voronois()
-        self.is_exact = engine.is_sparse  # nearby sites of fine levels differ by less than float32's products tell
-        self.positions = [self._locate(voronoi) for voronoi in voronois]
+    def __init__(self, encoder: SphericalVoronoiEncoder, *, is_exact: bool) -> None:
+        """`is_exact` measures in float64, where float32 cannot tell which of two sites is nearer."""
+        voronois, dtype = encoder.voronois(), torch.float64 if is_exact else encoder.input_dtype
+        sizes = [voronoi.config.num_sites for voronoi in voronois]
+        self.living = [_living(voronoi) for voronoi in voronois]
+        positions = [normalize(voronoi.positions().to(dtype), dim=-1) for voronoi in voronois]
+        self.positions = [part[living] for part, living in zip(positions, self.living, strict=True)]
+        self.first = [sum(sizes[:i]) for i in range(len(sizes))]
         is_spaced = any(voronoi.config.is_spaced for voronoi in voronois)
         self.spacing = [_spacing(voronoi) for voronoi in voronois] if is_spaced else None
         """(K,) for each tessellation, in radians."""
 
-    def _locate(self, voronoi: SoftVoronoi) -> Tensor:
-        positions = normalize(voronoi.positions(), dim=-1)
-        if voronoi.config.logits != "paper":
-            positions = positions.masked_fill((voronoi.territory == -torch.inf)[:, None], torch.nan)
-        return positions.double() if self.is_exact else positions
-
     def nearest(self, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Numbers and distances in degrees, each (N, count), of the sites nearest to directions (N, 3)."""
-        return _nearest(xyz, torch.cat(self.positions), count)
+        numbers = torch.cat([living + first for living, first in zip(self.living, self.first, strict=True)])
+        index, distance = _nearest(xyz, torch.cat(self.positions), count)
+        return numbers[index], distance.rad2deg()
 
     def support(self, xyz: Tensor, weights: Iterable[Tensor]) -> tuple[Tensor, ...]:
         """The fields of `Support` at directions (N, 3) whose sites have weights (N, L) in each tessellation."""
@@ -89,25 +87,47 @@ class Territory:
         if self.spacing is None:
             return entropy, self.nearest(xyz, 1)[1][..., 0]
         found = [_nearest(xyz, positions, 1) for positions in self.positions]
-        distance = torch.cat([part.distance for part in found], dim=-1)
-        own = torch.cat([spacing[part.site] for spacing, part in zip(self.spacing, found, strict=True)], dim=-1)
-        return entropy, distance.amin(-1), (distance.deg2rad() / own).to(entropy.dtype)
+        angle = torch.cat([part for _, part in found], dim=-1)
+        own = [gap[living][at] for gap, living, (at, _) in zip(self.spacing, self.living, found, strict=True)]
+        return entropy, angle.amin(-1).rad2deg(), (angle / torch.cat(own, dim=-1)).to(entropy.dtype)
 
 
-class _Found(NamedTuple):
-    site: Tensor
-    distance: Tensor
+def explain_few(few: FewSites, batches: Iterable[Tensor], top_k: int | None) -> Explanation:
+    """The explanation of directions that come in batches, (n, 3) each."""
+    embeddings, attentions, nearby = zip(*(few.explain(xyz, top_k) for xyz in batches), strict=True)
+    attention = None if attentions[0] is None else _join(attentions)
+    shares = [
+        SiteShares(_pad([part.sites for part in parts], -1), _pad([part.weights for part in parts], 0))
+        for parts in zip(*nearby, strict=True)
+    ]
+    return Explanation(_join(embeddings), attention, None, tuple(shares))
 
 
-def _nearest(xyz: Tensor, sites: Tensor, count: int) -> _Found:
-    """Sites that take no part have no position, and are nearest to nothing."""
+def _nearest(xyz: Tensor, sites: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Indices and distances in radians, each (N, count), of the sites nearest to each direction."""
     xyz = xyz.to(sites.dtype)
-    index = (xyz @ sites.T).nan_to_num_(nan=-2.0).topk(count, dim=-1).indices
+    index = (xyz @ sites.T).topk(min(count, len(sites)), dim=-1).indices
     distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
-    return _Found(index.gather(-1, order), distance.rad2deg())
+    return index.gather(-1, order), distance
+
+
+def _living(voronoi: SoftVoronoi) -> Tensor:
+    numbers = torch.arange(voronoi.config.num_sites, device=voronoi.directions.device)
+    return numbers if voronoi.config.logits == "paper" else numbers[voronoi.territory > -torch.inf]
 
 
 def _spacing(voronoi: SoftVoronoi) -> Tensor:
     if voronoi.config.is_spaced:
         return voronoi.spacing
     return mean_chord(normalize(voronoi.positions(), dim=-1), min(NEIGHBOURS, voronoi.config.num_sites - 1))
+
+
+def _join(parts: Iterable[Any]) -> Array:
+    whole: Array = torch.cat(list(parts)).cpu().numpy()
+    return whole
+
+
+def _pad(parts: list[Tensor], value: int) -> Array:
+    """Batches of lists of different lengths as one array."""
+    longest = max(part.shape[1] for part in parts)
+    return _join(pad(part, (0, longest - part.shape[1]), value=value) for part in parts)

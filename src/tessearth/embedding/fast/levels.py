@@ -4,12 +4,13 @@ What the plain strategy computes from every site's weight is computed here from 
 `top_k`, explanations, and what the explorer asks of sites.
 """
 
+import functools
+import importlib.util
 import math
 
 import torch
 from torch import Tensor
 
-from tessearth.embedding.fast import triton_kernels as kernels
 from tessearth.embedding.fast.bounds import EPSILON
 from tessearth.embedding.fast.listed import ListedSites, Nearby, takes_lists
 from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder, mix_listed
@@ -24,15 +25,19 @@ class FewSites:
 
     def __init__(self, encoder: SphericalVoronoiEncoder) -> None:
         self.encoder = encoder
-        self.levels = [ListedSites(v) if takes_lists(v) else v for v in encoder.voronois()]
         sizes = [voronoi.config.num_sites for voronoi in encoder.voronois()]
         self.first = [sum(sizes[:i]) for i in range(len(sizes))]
         """The number of each tessellation's first site, tessellations one after another."""
 
+    @functools.cached_property
+    def levels(self) -> list[ListedSites | SoftVoronoi]:
+        """The tessellations in the form they are mixed in."""
+        return [ListedSites(v) if takes_lists(v) else v for v in self.encoder.voronois()]
+
     @property
     def widest(self) -> int:
         """The numbers per place of the widest array in memory."""
-        dense = [level.config.num_sites for level in self.levels if isinstance(level, SoftVoronoi)]
+        dense = [voronoi.config.num_sites for voronoi in self.encoder.voronois() if not takes_lists(voronoi)]
         return max(LISTED_AT_ONCE, 4 * self.encoder.output_dim, *dense)
 
     def weigh(self, xyz: Tensor, top_k: int | None = None) -> list[Nearby]:
@@ -55,10 +60,10 @@ class FewSites:
             for level, part in zip(self.levels, nearby, strict=True)
         ]
 
-    def embed(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
+    def embed_xyz(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
         """Embeddings (N, D) of directions (N, 3)."""
-        uses_kernels = top_k is None and xyz.dtype == torch.float32 and kernels.is_available(xyz.device)
-        mixtures = self.mix_by_kernels(xyz) if uses_kernels else self.add_up(self.weigh(xyz, top_k))
+        by_kernels = xyz.is_cuda and xyz.dtype == torch.float32 and top_k is None and has_kernels()
+        mixtures = self.mix_by_kernels(xyz) if by_kernels else self.add_up(self.weigh(xyz, top_k))
         return self.encoder.from_mixtures(xyz, mixtures)[0]
 
     def mix_by_kernels(self, xyz: Tensor) -> list[Tensor]:
@@ -82,6 +87,12 @@ class FewSites:
         nearby = self.weigh(xyz, top_k)
         embedding, attention = self.encoder.from_mixtures(xyz, self.add_up(nearby))
         return embedding, attention, [shorten(part, first) for part, first in zip(nearby, self.first, strict=True)]
+
+
+@functools.cache
+def has_kernels() -> bool:
+    """Whether Triton is there, which comes with most builds of PyTorch for GPUs."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def shorten(nearby: Nearby, first: int) -> Nearby:
