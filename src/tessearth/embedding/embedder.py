@@ -15,6 +15,7 @@ from tessearth.devices import find_device
 from tessearth.embedding.engines import Engine, Places, RetrievalEngine, VoronoiEngine, build_engine
 from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.head import Precision
+from tessearth.embedding.fast.levels import FewSites
 from tessearth.embedding.onnx import first_numbers
 from tessearth.embedding.retrieval import Retriever, read_database
 from tessearth.embedding.sites import Explanation, NearestSites, SiteShares, Support, explain_few
@@ -108,6 +109,11 @@ class Embedder:
     def has_sites(self) -> bool:
         """Whether `explain`, `support` and `nearest_sites` have an answer."""
         return isinstance(self._engine, VoronoiEngine)
+
+    @property
+    def few_sites(self) -> FewSites:
+        """The sites of a Voronoi encoder, for questions about the few that matter at a place."""
+        return self._voronoi("few_sites").few
 
     def fingerprint(self) -> str:
         """SHA-256 over all that decides the embeddings (kind, settings, tensors, precision, dims ...) but no names."""
@@ -226,7 +232,7 @@ class Embedder:
 
         def parts(batch: Places) -> tuple[Tensor, ...]:
             here = voronoi.to_input(batch)
-            return voronoi.site_map.support(here, [part.weights for part in voronoi.few.weigh(here)])
+            return voronoi.few.site_map.support(here, [part.weights for part in voronoi.few.weigh(here)])
 
         return Support(*self._over_sites(voronoi, parts, points, lat, lon, xyz))
 
@@ -239,7 +245,7 @@ class Embedder:
             raise ConfigError(f"count is {count}; it must lie between 1 and {voronoi.encoder.config.num_sites}")
 
         def parts(batch: Places) -> tuple[Tensor, ...]:
-            return voronoi.site_map.nearest(voronoi.to_input(batch), count)
+            return voronoi.few.site_map.nearest(voronoi.to_input(batch), count)
 
         return NearestSites(*self._over_sites(voronoi, parts, points, lat, lon, xyz))
 

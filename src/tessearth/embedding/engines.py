@@ -6,7 +6,6 @@ RetrievalEngine   either of these, extended by a database
 """
 
 import copy
-import functools
 import json
 import math
 import typing
@@ -25,7 +24,6 @@ from tessearth.embedding.fast.head import Precision, network_dtype
 from tessearth.embedding.fast.levels import FewSites
 from tessearth.embedding.fast.listed import takes_lists
 from tessearth.embedding.retrieval import Retriever
-from tessearth.embedding.sites import SiteMap
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
 from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
@@ -183,11 +181,6 @@ class VoronoiEngine(Engine):
             assert self._source is not None
             self._fast, self._source = FastVoronoi(self._source, self.precision), None
         return self._fast
-
-    @functools.cached_property
-    def site_map(self) -> SiteMap:
-        """Where the sites are."""
-        return SiteMap(self.encoder, is_exact=self.is_sparse)
 
     def options(self) -> dict[str, Any]:
         """How many sites a place keeps."""

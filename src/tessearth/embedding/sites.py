@@ -6,15 +6,11 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import pad
 
 from tessearth.embedding.fast.levels import FewSites
-from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder
-from tessearth.sphere import angular_distance, mean_chord
 
 Array = npt.NDArray[Any]
-NEIGHBOURS = 6
-"""The nearest sites whose mean chord is the spacing of a site whose sharpness is not tied to it."""
 
 
 class SiteShares(NamedTuple):
@@ -60,38 +56,6 @@ class NearestSites(NamedTuple):
     """In degrees of arc."""
 
 
-class SiteMap:
-    """Where the sites of an encoder are, and how far apart; those that take no part are nowhere."""
-
-    def __init__(self, encoder: SphericalVoronoiEncoder, *, is_exact: bool) -> None:
-        """`is_exact` measures in float64, where float32 cannot tell which of two sites is nearer."""
-        voronois, dtype = encoder.voronois(), torch.float64 if is_exact else encoder.input_dtype
-        sizes = [voronoi.config.num_sites for voronoi in voronois]
-        self.living = [_living(voronoi) for voronoi in voronois]
-        positions = [normalize(voronoi.positions().to(dtype), dim=-1) for voronoi in voronois]
-        self.positions = [part[living] for part, living in zip(positions, self.living, strict=True)]
-        self.first = [sum(sizes[:i]) for i in range(len(sizes))]
-        is_spaced = any(voronoi.config.is_spaced for voronoi in voronois)
-        self.spacing = [_spacing(voronoi) for voronoi in voronois] if is_spaced else None
-        """(K,) for each tessellation, in radians."""
-
-    def nearest(self, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Numbers and distances in degrees, each (N, count), of the sites nearest to directions (N, 3)."""
-        numbers = torch.cat([living + first for living, first in zip(self.living, self.first, strict=True)])
-        index, distance = _nearest(xyz, torch.cat(self.positions), count)
-        return numbers[index], distance.rad2deg()
-
-    def support(self, xyz: Tensor, weights: Iterable[Tensor]) -> tuple[Tensor, ...]:
-        """The fields of `Support` at directions (N, 3) whose sites have weights (N, L) in each tessellation."""
-        entropy = torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0)
-        if self.spacing is None:
-            return entropy, self.nearest(xyz, 1)[1][..., 0]
-        found = [_nearest(xyz, positions, 1) for positions in self.positions]
-        angle = torch.cat([part for _, part in found], dim=-1)
-        own = [gap[living][at] for gap, living, (at, _) in zip(self.spacing, self.living, found, strict=True)]
-        return entropy, angle.amin(-1).rad2deg(), (angle / torch.cat(own, dim=-1)).to(entropy.dtype)
-
-
 def explain_few(few: FewSites, batches: Iterable[Tensor], top_k: int | None) -> Explanation:
     """The explanation of directions that come in batches, (n, 3) each."""
     embeddings, attentions, nearby = zip(*(few.explain(xyz, top_k) for xyz in batches), strict=True)
@@ -101,25 +65,6 @@ def explain_few(few: FewSites, batches: Iterable[Tensor], top_k: int | None) -> 
         for parts in zip(*nearby, strict=True)
     ]
     return Explanation(_join(embeddings), attention, None, tuple(shares))
-
-
-def _nearest(xyz: Tensor, sites: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Indices and distances in radians, each (N, count), of the sites nearest to each direction."""
-    xyz = xyz.to(sites.dtype)
-    index = (xyz @ sites.T).topk(min(count, len(sites)), dim=-1).indices
-    distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
-    return index.gather(-1, order), distance
-
-
-def _living(voronoi: SoftVoronoi) -> Tensor:
-    numbers = torch.arange(voronoi.config.num_sites, device=voronoi.directions.device)
-    return numbers if voronoi.config.logits == "paper" else numbers[voronoi.territory > -torch.inf]
-
-
-def _spacing(voronoi: SoftVoronoi) -> Tensor:
-    if voronoi.config.is_spaced:
-        return voronoi.spacing
-    return mean_chord(normalize(voronoi.positions(), dim=-1), min(NEIGHBOURS, voronoi.config.num_sites - 1))
 
 
 def _join(parts: Iterable[Any]) -> Array:

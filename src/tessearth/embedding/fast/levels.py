@@ -7,15 +7,19 @@ What the plain strategy computes from every site's weight is computed here from 
 import functools
 import importlib.util
 import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from tessearth.embedding.fast.bounds import EPSILON
 from tessearth.embedding.fast.listed import ListedSites, Nearby, takes_lists
 from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder, mix_listed
-from tessearth.sphere import cell_keys
+from tessearth.sphere import angular_distance, cell_keys, mean_chord
 
+NEIGHBOURS = 6
+"""The nearest sites whose mean chord is the spacing of a site whose sharpness is not tied to it."""
 LISTED_AT_ONCE = 1024
 """Numbers per place of the widest array in memory, where sites are listed."""
 
@@ -33,6 +37,12 @@ class FewSites:
     def levels(self) -> list[ListedSites | SoftVoronoi]:
         """The tessellations in the form they are mixed in."""
         return [ListedSites(v) if takes_lists(v) else v for v in self.encoder.voronois()]
+
+    @functools.cached_property
+    def site_map(self) -> "SiteMap":
+        """Where the sites are."""
+        is_exact = any(takes_lists(voronoi) for voronoi in self.encoder.voronois())
+        return SiteMap(self.encoder, is_exact=is_exact)
 
     @property
     def widest(self) -> int:
@@ -65,6 +75,25 @@ class FewSites:
         by_kernels = xyz.is_cuda and xyz.dtype == torch.float32 and top_k is None and has_kernels()
         mixtures = self.mix_by_kernels(xyz) if by_kernels else self.add_up(self.weigh(xyz, top_k))
         return self.encoder.from_mixtures(xyz, mixtures)[0]
+
+    def share(self, nearby: list[Nearby], sites: Tensor) -> Tensor:
+        """The weights of sites (N, m), numbered tessellations one after another, at the places of `weigh`."""
+        found = torch.zeros(sites.shape, dtype=nearby[0].weights.dtype, device=sites.device)
+        for part, first in zip(nearby, self.first, strict=True):
+            is_it = (part.sites + first)[:, None, :] == sites[:, :, None]
+            found += (is_it * part.weights[:, None, :]).sum(-1)
+        return found
+
+    def average(self, nearby: list[Nearby], values: Sequence[Tensor]) -> list[Tensor]:
+        """Each tessellation's mean of a number per site, (K,), by the weights of places, (N,)."""
+        found = []
+        for level, part, value in zip(self.levels, nearby, values, strict=True):
+            if isinstance(level, SoftVoronoi) and level.config.background is None:
+                found.append(part.weights @ value)
+            else:
+                total = part.weights.sum(-1).clamp_min(torch.finfo(value.dtype).tiny)
+                found.append((part.weights * value[part.sites]).sum(-1) / total)
+        return found
 
     def mix_by_kernels(self, xyz: Tensor) -> list[Tensor]:
         """The mixtures of site embeddings at directions (N, 3), (N, S) each, without a weight in memory for lists."""
@@ -103,3 +132,54 @@ def shorten(nearby: Nearby, first: int) -> Nearby:
     light = rest <= EPSILON
     longest = int((~light).sum(-1).max()) if len(light) else 0
     return Nearby(sites.masked_fill(light, -1)[:, :longest], weights.masked_fill(light, 0)[:, :longest])
+
+
+class SiteMap:
+    """Where the sites of an encoder are, and how far apart; those that take no part are nowhere."""
+
+    def __init__(self, encoder: SphericalVoronoiEncoder, *, is_exact: bool) -> None:
+        """`is_exact` measures in float64, where float32 cannot tell which of two sites is nearer."""
+        voronois, dtype = encoder.voronois(), torch.float64 if is_exact else encoder.input_dtype
+        sizes = [voronoi.config.num_sites for voronoi in voronois]
+        self.living = [_living(voronoi) for voronoi in voronois]
+        positions = [normalize(voronoi.positions().to(dtype), dim=-1) for voronoi in voronois]
+        self.positions = [part[living] for part, living in zip(positions, self.living, strict=True)]
+        self.first = [sum(sizes[:i]) for i in range(len(sizes))]
+        is_spaced = any(voronoi.config.is_spaced for voronoi in voronois)
+        self.spacing = [_spacing(voronoi) for voronoi in voronois] if is_spaced else None
+        """(K,) for each tessellation, in radians."""
+
+    def nearest(self, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Numbers and distances in degrees, each (N, count), of the sites nearest to directions (N, 3)."""
+        numbers = torch.cat([living + first for living, first in zip(self.living, self.first, strict=True)])
+        index, distance = _nearest(xyz, torch.cat(self.positions), count)
+        return numbers[index], distance.rad2deg()
+
+    def support(self, xyz: Tensor, weights: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        """The fields of `sites.Support` at directions (N, 3) whose sites have weights (N, L) in each tessellation."""
+        entropy = torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0)
+        if self.spacing is None:
+            return entropy, self.nearest(xyz, 1)[1][..., 0]
+        found = [_nearest(xyz, positions, 1) for positions in self.positions]
+        angle = torch.cat([part for _, part in found], dim=-1)
+        own = [gap[living][at] for gap, living, (at, _) in zip(self.spacing, self.living, found, strict=True)]
+        return entropy, angle.amin(-1).rad2deg(), (angle / torch.cat(own, dim=-1)).to(entropy.dtype)
+
+
+def _nearest(xyz: Tensor, sites: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Indices and distances in radians, each (N, count), of the sites nearest to each direction."""
+    xyz = xyz.to(sites.dtype)
+    index = (xyz @ sites.T).topk(min(count, len(sites)), dim=-1).indices
+    distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
+    return index.gather(-1, order), distance
+
+
+def _living(voronoi: SoftVoronoi) -> Tensor:
+    numbers = torch.arange(voronoi.config.num_sites, device=voronoi.directions.device)
+    return numbers if voronoi.config.logits == "paper" else numbers[voronoi.territory > -torch.inf]
+
+
+def _spacing(voronoi: SoftVoronoi) -> Tensor:
+    if voronoi.config.is_spaced:
+        return voronoi.spacing
+    return mean_chord(normalize(voronoi.positions(), dim=-1), min(NEIGHBOURS, voronoi.config.num_sites - 1))
