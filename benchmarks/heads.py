@@ -67,7 +67,9 @@ def main() -> None:
         "# Three levels and a small head on a CPU",
         "",
         f"`python benchmarks/heads.py --places {arguments.places} --threads {arguments.threads} "
-        f"--rounds {arguments.rounds}`, {datetime.datetime.now(datetime.UTC):%Y-%m-%d} (UTC), torch {torch.__version__}",
+        f"--rounds {arguments.rounds}`",
+        "",
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d} (UTC), torch {torch.__version__}.",
         "",
         "Float32, untrained. The base: 1,024 + 8,192 + 65,536 sites, 192 + 96 + 64 wide, 64 tokens, a head 256 wide "
         "without blocks, 1,024 numbers out.",

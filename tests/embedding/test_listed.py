@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tessearth.embedding.fast import listed
+from tessearth.embedding.fast import listed, regions
 from tessearth.embedding.fast.bounds import EPSILON
 from tessearth.embedding.fast.cpu import FastVoronoi
 from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture
+from tessearth.embedding.fast.regions import RegionLists
 from tessearth.encoder.config import TessellationConfig
 from tessearth.encoder.voronoi import SoftVoronoi
 from tessearth.sphere import cell_key, cell_keys, fibonacci_lattice
@@ -62,8 +63,7 @@ def places(voronoi: SoftVoronoi) -> Tensor:
 
 def prepare(voronoi: SoftVoronoi, xyz: Tensor) -> ListedSites:
     sites = ListedSites(voronoi)
-    for region in sites.missing(cell_keys(xyz)):
-        sites.make(region)
+    sites.prepare(cell_keys(xyz))
     return sites
 
 
@@ -72,13 +72,13 @@ def prepare(voronoi: SoftVoronoi, xyz: Tensor) -> ListedSites:
 def test_what_lists_leave_out_weighs_at_most_epsilon(
     kind: str, per_region: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listed, "SITES_PER_REGION", per_region)
+    monkeypatch.setattr(regions, "SITES_PER_REGION", per_region)
     voronoi = LEVELS[kind]
     xyz = places(voronoi)
     xyz = xyz[:: 1 if per_region > 8 else 16]
     sites = prepare(voronoi, xyz)
-    assert sites.depth == (0 if per_region > 8 else 3)
-    lists, weights = sites.lists(), voronoi.weights(xyz)
+    assert sites.regions.depth == (0 if per_region > 8 else 3)
+    lists, weights = sites.regions.joined(), voronoi.weights(xyz)
     cells = lists.at(cell_keys(xyz)).tolist()
     for cell, row in zip(cells, weights, strict=True):
         near = lists.sites[int(lists.starts[cell]) : int(lists.starts[cell + 1])]
@@ -106,17 +106,17 @@ def test_crowded_cells_are_mixed_as_others_are(monkeypatch: pytest.MonkeyPatch) 
     sites = prepare(voronoi, xyz)
     alone = sites.mix(xyz, cell_keys(xyz))
     monkeypatch.setattr(listed, "CROWD", 1)
-    torch.testing.assert_close(sites.mix(xyz, cell_keys(xyz)), alone, rtol=0, atol=1e-5)
+    assert (sites.mix(xyz, cell_keys(xyz)) - alone).abs().max() < 1e-5
 
 
 def test_lists_do_not_depend_on_the_order_of_regions() -> None:
-    one, other = ListedSites(LEVELS["crowded"]), ListedSites(LEVELS["crowded"])
+    one, other = RegionLists(LEVELS["crowded"]), RegionLists(LEVELS["crowded"])
     for region in (3, 0, 5, 2):
         one.make(region)
-        one.lists()
+        one.joined()
     for region in (5, 2, 3, 0):
         other.make(region)
-    assert all(torch.equal(a, b) for a, b in zip(one.lists(), other.lists(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one.joined(), other.joined(), strict=True))
 
 
 def test_far_from_all_sites_the_mixture_is_zero_with_a_background() -> None:
@@ -142,9 +142,8 @@ def test_a_copy_by_pickle_makes_the_same_lists() -> None:
     xyz = fibonacci_lattice(50).float()
     sites = prepare(copy.deepcopy(LEVELS["even"]).float(), xyz)
     again = pickle.loads(pickle.dumps(sites))
-    assert not again._regions
-    for region in again.missing(cell_keys(xyz)):
-        again.make(region)
+    assert not again.regions.made
+    again.prepare(cell_keys(xyz))
     assert torch.equal(again.mix(xyz, cell_keys(xyz)), sites.mix(xyz, cell_keys(xyz)))
 
 

@@ -19,6 +19,7 @@ from tessearth.encoder.sites import start_sites as start_sites
 from tessearth.encoder.slots import add_slots as add_slots
 from tessearth.encoder.slots import compact as compact
 from tessearth.encoder.sparse import SparseMixer as SparseMixer
+from tessearth.encoder.sparse import mix_listed as mix_listed
 from tessearth.encoder.tokens import measure_token_use as measure_token_use
 from tessearth.encoder.voronoi import EMBEDDING_SPREAD as EMBEDDING_SPREAD
 from tessearth.encoder.voronoi import LEAST_SPACING as LEAST_SPACING

@@ -127,7 +127,12 @@ class SphericalVoronoiEncoder(LocationEncoder):
 
     def embed_xyz(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
         """Embed directions on the sphere, (N, 3) -> (N, D); with `top_k`, by that many sites per tessellation."""
-        return self._finish(self.head(self.blend(xyz, self.mix(self._weights(xyz, top_k)))[0]))
+        return self.from_mixtures(xyz, self.mix(self._weights(xyz, top_k)))[0]
+
+    def from_mixtures(self, xyz: Tensor, mixtures: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Embeddings (N, D) and token attention (N, T) from the tessellations' mixtures at directions, (N, S) each."""
+        blend, attention = self.blend(xyz, mixtures)
+        return self._finish(self.head(blend)), attention
 
     def encode(self, latlon: Tensor, top_k: int | None = None) -> Encoding:
         """Embed places and keep the parts: (N, 2) degrees to an Encoding."""

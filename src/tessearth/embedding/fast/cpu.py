@@ -94,8 +94,8 @@ class FastVoronoi:
         """Make the lists that places need and that are not made yet."""
         keys = torch.unique_consecutive(places.fine) << 2 * DEPTH - 2 * int(math.log2(FINEST))
         listed = [mixture.sites for mixture in self.mixtures if isinstance(mixture, ListedMixture)]
-        jobs = [(sites, region) for sites in listed for region in sites.missing(keys)]
-        for_each_block(lambda job: jobs[job][0].make(jobs[job][1]), range(len(jobs)))
+        jobs = [(sites, region) for sites in listed for region in sites.regions.missing(keys)]
+        for_each_block(lambda job: jobs[job][0].regions.make(jobs[job][1]), range(len(jobs)))
 
     def _activate(self, xyz: Tensor, fine: Tensor, ways: list[Way]) -> Tensor:
         """The head's first activation, (H, N)."""
