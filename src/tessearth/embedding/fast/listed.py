@@ -123,7 +123,8 @@ class ListedSites:
         """Logits at places (N, 3) of the sites of each, or of sites that all share, of a shape (N, L) or (1, L)."""
         square = torch.empty(0)
         for i, (axis, here) in enumerate(zip(self.axes, xyz.unbind(1), strict=True)):
-            away = axis.index_select(0, sites).view(shape) - here[:, None]
+            away = axis.index_select(0, sites).view(shape)
+            away = away.sub_(here[:, None]) if shape[0] == len(here) else away - here[:, None]
             square = square.addcmul_(away, away) if i else away.square_()
         half, territory = (part.index_select(0, sites).view(shape) for part in (self.half, self.territory))
         return torch.addcmul(territory, half, square.neg_(), out=square)
