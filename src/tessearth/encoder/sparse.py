@@ -19,7 +19,7 @@ from tessearth.sphere import CellLists, expand
 
 PAIRS_AT_ONCE = 2**20
 """Pairs of place and site held at once, where no kernel does the work."""
-NUMBERS_AT_ONCE = 2**22
+NUMBERS_AT_ONCE = 2**20
 """Numbers of their sites' embeddings held at once."""
 
 
@@ -137,7 +137,7 @@ def mix_backward(gradient: Tensor, mixture: Tensor, sums: Tensor, given: Given) 
         weights = (pairs.logit - top[pairs.place]).exp() / total[pairs.place]
         mean = (pull * mixture[pairs.places]).sum(-1)
         logit = weights * (_products(pull, pairs, given.embeddings) - mean[pairs.place])
-        by_distance = logit * given.sharpness[pairs.site]
+        by_distance = logit * given.sharpness.index_select(0, pairs.site)
         for column, part in zip(
             columns, (*(by_distance * gap for gap in pairs.gap), logit * pairs.square / -2, logit), strict=True
         ):
@@ -150,7 +150,7 @@ def mix_backward(gradient: Tensor, mixture: Tensor, sums: Tensor, given: Given) 
 
 def _pairs(given: Given) -> Iterator[_Pairs]:
     """Every place with the sites in its list, in blocks of bounded size."""
-    every = given.starts.diff()[given.cell]
+    every, axes = given.starts.diff()[given.cell], given.positions.T.contiguous()
     marks = torch.searchsorted(
         every.cumsum(0), torch.arange(0, int(every.sum()) + PAIRS_AT_ONCE, PAIRS_AT_ONCE, device=every.device)
     )
@@ -160,9 +160,9 @@ def _pairs(given: Given) -> Iterator[_Pairs]:
         lengths = every[places]
         place = torch.repeat_interleave(lengths)
         site = given.sites[expand(given.starts[given.cell[places]], lengths)].long()
-        gap = [x[places][place] - s[site] for x, s in zip(given.xyz.T, given.positions.T, strict=True)]
+        gap = [x[places][place] - s.index_select(0, site) for x, s in zip(given.xyz.T, axes, strict=True)]
         square = gap[0].square() + gap[1].square() + gap[2].square()
-        logit = given.territory[site] - given.sharpness[site] / 2 * square
+        logit = given.territory.index_select(0, site) - given.sharpness.index_select(0, site) / 2 * square
         yield _Pairs(places, lengths, place, site, gap, square, logit)
 
 
@@ -175,4 +175,6 @@ def _products(pull: Tensor, pairs: _Pairs, embeddings: Tensor) -> Tensor:
     """<g, e_k> of every pair, (P,)."""
     most = max(1, NUMBERS_AT_ONCE // embeddings.shape[1])
     parts = zip(torch.split(pairs.place, most), torch.split(pairs.site, most), strict=True)
-    return torch.cat([(pull[place] * embeddings[site]).sum(-1) for place, site in parts])
+    return torch.cat(
+        [pull.index_select(0, place).mul_(embeddings.index_select(0, site)).sum(-1) for place, site in parts]
+    )

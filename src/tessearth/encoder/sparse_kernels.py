@@ -20,8 +20,8 @@ except ImportError:
 
 SITES_AT_ONCE = 64
 """Sites whose logits a program computes at once, at most."""
-NUMBERS_AT_ONCE = 4096
-"""Numbers of their embeddings that a program holds at once: 32 registers a thread."""
+NUMBERS_AT_ONCE = 2048
+"""Numbers of their embeddings that a program holds at once: 16 registers a thread."""
 WARPS = 4
 NEGLIGIBLE = 1e-9
 """Embeddings of sites with less weight than this are not read: it is below the last digit of float32."""
@@ -129,7 +129,8 @@ if triton is not None:
         first, last = tl.load(starts + leaf), tl.load(starts + leaf + 1)
         x, y, z = tl.load(xyz + 3 * place), tl.load(xyz + 3 * place + 1), tl.load(xyz + 3 * place + 2)
         top, total = tl.load(sums + 2 * place), tl.load(sums + 2 * place + 1)
-        narrow, wide = tl.load(scales), tl.load(scales + 1)
+        unit_p, unit_t = tl.load(scales), tl.load(scales + 1)  # of positions, sharpness, territory, embeddings
+        unit_b, unit_e = tl.load(scales + 2), tl.load(scales + 3)
         column = tl.arange(0, PADDED)
         inside = column < WIDTH
         pull = tl.load(gradient + place * WIDTH + column, mask=inside, other=0.0)
@@ -143,14 +144,14 @@ if triton is not None:
             here = counts[:, None] & inside[None, :]
             at = site[:, None] * WIDTH + column[None, :]
             rows = tl.load(embeddings + at, mask=here, other=0.0)
-            _add(to_embeddings + at, weight[:, None] * pull[None, :], narrow, here, FIXED)
+            _add(to_embeddings + at, weight[:, None] * pull[None, :], unit_e, here, FIXED)
             by_logit = weight * (tl.sum(rows * pull[None, :], axis=1) - mean)
             root = tl.sqrt(tau)  # positions in units of 1 / sqrt(tau), sharpness in units of itself: all of one size
-            _add(to_positions + 3 * site, by_logit * root * a, wide, counts, FIXED)
-            _add(to_positions + 3 * site + 1, by_logit * root * b, wide, counts, FIXED)
-            _add(to_positions + 3 * site + 2, by_logit * root * c, wide, counts, FIXED)
-            _add(to_sharpness + site, -0.5 * by_logit * tau * square, wide, counts, FIXED)
-            _add(to_territory + site, by_logit, wide, counts, FIXED)
+            _add(to_positions + 3 * site, by_logit * root * a, unit_p, counts, FIXED)
+            _add(to_positions + 3 * site + 1, by_logit * root * b, unit_p, counts, FIXED)
+            _add(to_positions + 3 * site + 2, by_logit * root * c, unit_p, counts, FIXED)
+            _add(to_sharpness + site, -0.5 * by_logit * tau * square, unit_t, counts, FIXED)
+            _add(to_territory + site, by_logit, unit_b, counts, FIXED)
 
 
 def mix(given: Given) -> tuple[Tensor, Tensor]:
@@ -175,27 +176,29 @@ def mix_backward(
     given = given.contiguous()
     gradient = gradient.contiguous()
     dtype = torch.int64 if deterministic else torch.float32
-    sums_of = [torch.zeros_like(part, dtype=dtype) for part in given[1:5]]
-    scales = _units(gradient, sums, given) if deterministic else gradient.new_ones(2)
+    totals = [torch.zeros_like(part, dtype=dtype) for part in given[1:5]]
     if len(gradient):
+        scales = _scales(gradient, sums, given) if deterministic else gradient.new_ones(4)
         _mix_backward[(len(gradient),)](
-            gradient, mixture, sums, *given[:-1], *sums_of, scales,
+            gradient, mixture, sums, *given[:-1], *totals, scales,
             NEGLIGIBLE=NEGLIGIBLE, FIXED=deterministic, **_shape(gradient.shape[1]),
         )  # fmt: skip
-    units = (scales[1], scales[1], scales[1], scales[0])
-    positions, sharpness, territory, embeddings = (
-        (part.double() / unit.double()).float() if deterministic else part
-        for part, unit in zip(sums_of, units, strict=True)
-    )
+        if deterministic:
+            totals = [(total / scale.double()).float() for total, scale in zip(totals, scales, strict=True)]
+    positions, sharpness, territory, embeddings = (total.float() for total in totals)
     return positions * given.sharpness.sqrt()[:, None], sharpness / given.sharpness, territory, embeddings
 
 
-def _units(gradient: Tensor, sums: Tensor, given: Given) -> Tensor:
-    """Powers of two that scale shares of embeddings, and of all else, to whole numbers whose sums fit into 62 bits."""
-    pull, row = (part.square().sum(-1).amax().sqrt() for part in (gradient, given.embeddings))
-    territory = given.territory.nan_to_num(neginf=0.0).abs().amax()
-    logit = 2 * pull * row * (sums[:, 0].abs().amax() + territory + LOGITS_BELOW)
-    most = torch.stack((gradient.abs().amax(), logit)) * len(gradient)
+def _scales(gradient: Tensor, sums: Tensor, given: Given) -> Tensor:
+    """Powers of two that turn shares of each gradient into whole numbers whose sums over places fit into 62 bits.
+
+    |dl| is at most 2 |g| |e|, and tau |x - s|^2 / 2 of a site that counts is at most what the logits and territories
+    span.
+    """
+    pull, row = (torch.linalg.vector_norm(part, dim=-1).amax() for part in (gradient, given.embeddings))
+    span = sums[:, 0].abs().amax() + given.territory.nan_to_num(neginf=0.0).abs().amax() + LOGITS_BELOW
+    logit = 2 * pull * row
+    most = torch.stack((logit * (2 * span).sqrt(), logit * span, logit, gradient.abs().amax())) * len(gradient)
     return torch.exp2((61 - most.log2()).floor().clamp(max=96))
 
 
