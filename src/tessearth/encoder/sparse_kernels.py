@@ -91,21 +91,25 @@ if triton is not None:
         x, y, z = tl.load(xyz + 3 * place), tl.load(xyz + 3 * place + 1), tl.load(xyz + 3 * place + 2)
         tops = tl.full((SCANNED,), -1e30, tl.float32)
         totals = tl.zeros((SCANNED,), tl.float32)
-        for start in range(first, last, SCANNED):
+        start = first  # no `for`: Triton's interpreter cannot count from one tensor to another
+        while start < last:
             _, _, _, _, _, _, logit = _logits(positions, sharpness, territory, sites, start, last, x, y, z, SCANNED)
             higher = tl.maximum(tops, logit)
             totals = totals * tl.exp(tops - higher) + tl.exp(logit - higher)
             tops = higher
+            start += SCANNED
         top = tl.maximum(tl.max(tops, axis=0), background)
         total = tl.sum(totals * tl.exp(tops - top), axis=0) + tl.exp(background - top)
         column = tl.arange(0, PADDED)
         mixture = tl.zeros((AT_ONCE, PADDED), tl.float32)
-        for start in range(first, last, AT_ONCE):
+        start = first
+        while start < last:
             site, _, _, _, _, _, logit = _logits(positions, sharpness, territory, sites, start, last, x, y, z, AT_ONCE)
             weight = tl.exp(logit - top) / total
             here = (weight > NEGLIGIBLE)[:, None] & (column < WIDTH)[None, :]
             rows = tl.load(embeddings + site[:, None] * WIDTH + column[None, :], mask=here, other=0.0)
             mixture += rows * weight[:, None]
+            start += AT_ONCE
         tl.store(out + place * WIDTH + column, tl.sum(mixture, axis=0), mask=column < WIDTH)
         tl.store(sums + 2 * place, top)
         tl.store(sums + 2 * place + 1, total)
@@ -135,7 +139,8 @@ if triton is not None:
         inside = column < WIDTH
         pull = tl.load(gradient + place * WIDTH + column, mask=inside, other=0.0)
         mean = tl.sum(pull * tl.load(mixture + place * WIDTH + column, mask=inside, other=0.0), axis=0)
-        for start in range(first, last, AT_ONCE):
+        start = first
+        while start < last:
             site, a, b, c, tau, square, logit = _logits(
                 positions, sharpness, territory, sites, start, last, x, y, z, AT_ONCE
             )
@@ -152,6 +157,7 @@ if triton is not None:
             _add(to_positions + 3 * site + 2, by_logit * root * c, unit_p, counts, FIXED)
             _add(to_sharpness + site, -0.5 * by_logit * tau * square, unit_t, counts, FIXED)
             _add(to_territory + site, by_logit, unit_b, counts, FIXED)
+            start += AT_ONCE
 
 
 def mix(given: Given) -> tuple[Tensor, Tensor]:
