@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import torch
 from torch.nn.functional import normalize
 
 from tessearth import Embedder
+from tessearth.embedding.describe import describe_model
 from tessearth.embedding.fast.bounds import EPSILON
 from tessearth.encoder.config import TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
-from tessearth.sphere import fibonacci_lattice
+from tessearth.sphere import EARTH_RADIUS_KM, fibonacci_lattice
 from tests.conftest import tiny_config, tiny_encoder
 
 LEVEL: dict[str, Any] = {"logits": "chord", "sharpness": "spacing", "sharpness_range": (0.5, 8.0)}
@@ -130,6 +132,17 @@ def test_a_copy_by_pickle_explains_the_same() -> None:
     first = embed.explain(xyz=NEAR[:5])
     again = pickle.loads(pickle.dumps(embed)).explain(xyz=NEAR[:5])
     np.testing.assert_array_equal(first.embedding, again.embedding)
+
+
+def test_a_description_says_how_far_apart_the_sites_are(tmp_path: Path) -> None:
+    ENCODER.save(tmp_path / "m.safetensors")
+    described = describe_model(tmp_path / "m.safetensors")["tessellations"]
+    assert "background" not in described["1"]
+    assert described["2"]["background"] == -6.0
+    spacing = ENCODER.voronois()[2].spacing.numpy() * EARTH_RADIUS_KM
+    assert described["2"]["spacing_km_median"] == pytest.approx(np.median(spacing))
+    assert described["2"]["sharpness_times_spacing_squared_highest"] == pytest.approx(2.0)
+    assert "spacing_km_median" not in described["0"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -37,6 +37,7 @@ from tessearth.sphere.coordinates import take_places as take_places
 from tessearth.sphere.coordinates import warn_of_radians as warn_of_radians
 from tessearth.sphere.cube_cells import ROUNDING as ROUNDING
 from tessearth.sphere.cube_cells import CubeCells as CubeCells
+from tessearth.sphere.cube_cells import spread_bits as spread_bits
 from tessearth.sphere.geometry import EARTH_RADIUS_KM as EARTH_RADIUS_KM
 from tessearth.sphere.geometry import angular_distance as angular_distance
 from tessearth.sphere.geometry import fibonacci_lattice as fibonacci_lattice
