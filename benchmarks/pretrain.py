@@ -40,9 +40,11 @@ from tessearth.sphere.sampling import sample_sphere
 from tessearth.storage.sealed import checksum
 from tessearth.training.data import TrainingData
 from tessearth.training.loop import pretrain
-from tessearth.training.model import PretrainingModel, build_encoder
+from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import ObjectiveConfig
-from tessearth.training.recipe import Recipe, SitesRecipe, TrainingRecipe
+from tessearth.training.recipe import Recipe, TrainingRecipe
+from tessearth.training.sites_recipe import SitesRecipe
+from tessearth.training.start import build_encoder
 from tessearth.training.step import Stepper, numerics
 
 TABLE_SITES, TABLE_BATCHES = (1024, 4096, 16384), (1596, 6384, 25536)
@@ -176,7 +178,7 @@ def build_stepper(store: FeatureStore, recipe: Recipe, device: torch.device) -> 
     model = PretrainingModel(
         build_encoder(recipe, generator), data.moments, recipe.objective, recipe.training, generator
     ).to(device)
-    return Stepper(model.train(), data, training)
+    return Stepper(model.train(), data, training, recipe.sites)
 
 
 def products(sizes: Sizes, sites: int, batch: int) -> dict[str, list[tuple[int, int, int]]]:

@@ -21,8 +21,8 @@ from tessearth import SphericalVoronoiEncoder, evaluate
 from tessearth.encoder.contract import LocationEncoder
 from tessearth.encoder.weights import load_weights
 from tessearth.storage.files import write_bytes
-from tessearth.training.model import build_start
 from tessearth.training.recipe import read_recipe
+from tessearth.training.start import build_start
 
 SPLITS = ("random", "10deg")
 RIVALS = ("untrained copy", "its own start", "direct", "cartesian3d")

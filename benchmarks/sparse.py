@@ -1,311 +1,109 @@
-"""Lists of sites held against millions of places and a search for the worst; the speed of sparse mixtures.
+"""Mixtures of many sites by lists: how long lists and kernels take, and how far they are from the dense form.
 
-    python benchmarks/sparse.py --places 10000000 --device cuda
-    python benchmarks/sparse.py --time --sites 8192 65536 1000000 --device cuda
+    PYTHONPATH=src python3 benchmarks/sparse.py [--sites 8192 65536 1000000] [--places 6384] [--device cuda]
 
-The first looks at places everywhere, around sites and at corners of cells, weighs by all sites in float64 what the
-lists leave out, for sites where they were and anywhere within the slack, and climbs from the worst places to worse.
-
-The second times one step of 6,384 places on even lattices. Expected on an H200 (4.8 TB/s), for K = 65,536, S = 64,
-lists of 116 of which about 75 weigh more than 1e-9:
-
-    forward    2 x 6,384 x 116 x 100 B of geometry, mostly in L2, + 6,384 x 75 x 256 B of embeddings = 0.27 GB: 0.06 ms
-    backward   the same once + atomics on 6,384 x 75 x (64 + 5) numbers = 0.13 GB (twice that in whole numbers): 0.1 ms
-               + zeroing and reading K x S totals: 0.05 GB, and 0.8 GB (0.2 ms) for K = 1,000,000
+Sites lie on a lattice over the sphere, two in three crowded into a hundredth of it. Floor of a step of 6,384 places,
+64 numbers a site and lists of 100: 160 MB of rows forward, the same and as many atomic additions backward, so 0.1 to
+0.2 ms at 4 TB/s; with 10^6 sites another 0.2 ms to clear 256 MB of gradients.
 """
 
 import argparse
-import datetime
-import math
+import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
+import torch.nn.functional as F
 
-from tessearth.encoder import (
-    SiteGeometry,
-    Slack,
-    SoftVoronoi,
-    SparseMixer,
-    TessellationConfig,
-    list_sites,
-    sparse_kernels,
-    weigh_left_out,
-)
-from tessearth.encoder.lists import EPSILON
-from tessearth.encoder.mixer import SLACK
-from tessearth.sphere import CellLists, CubeCells, fibonacci_lattice, mean_chord
-from tessearth.sphere.cell_lists import DEPTH
+from tessearth.devices import find_device
+from tessearth.encoder import SoftVoronoi, SparseMixer, TessellationConfig
+from tessearth.sphere import fibonacci_lattice, mean_chord
 
-DOUBLE = torch.float64
-STEPS = 40
-PLACES_AT_ONCE = 2**16
-BATCH = 6384
-SHAPES = [(numbers, warps) for numbers in (1024, 2048, 4096) for warps in (2, 4, 8)]
+COMPARED = 256
 
 
-class Held(NamedTuple):
-    """What was seen of one set of sites."""
-
-    name: str
-    sites: int
-    cells: int
-    mean: float
-    longest: int
-    seconds: float
-    places: int
-    worst_random: float
-    worst_found: float
+def crowded_sites(count):
+    """A lattice whose points are drawn towards one place, (count, 3): a third of them stays where it was."""
+    lattice = fibonacci_lattice(count)
+    pole, drawn = F.normalize(torch.tensor([0.4, 0.5, 0.6], dtype=torch.float64), dim=0), torch.arange(count) % 3 > 0
+    nearer = F.normalize(pole + 0.1 * (lattice - pole), dim=-1)
+    return torch.where(drawn[:, None], nearer, lattice)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--places", type=int, default=1_000_000, help="random places altogether")
-    parser.add_argument("--sites", type=int, nargs="+", default=[8192, 65_536], help="for --time, and even lattices")
-    parser.add_argument("--width", type=int, nargs="+", default=[32, 64, 192], help="of embeddings, for --time")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--shapes", action="store_true", help="also time every way to cut the kernels' work")
-    parser.add_argument("--out", type=Path)
+def timed(work, device, rounds=20):
+    """Median milliseconds."""
+    taken = []
+    for _ in range(rounds + 3):
+        begun = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - begun)
+    return 1e3 * statistics.median(taken[3:])
+
+
+def main():
+    """Measure every number of sites and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sites", type=int, nargs="+", default=[8192, 65_536, 1_000_000])
+    parser.add_argument("--places", type=int, default=6384)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--device")
     arguments = parser.parse_args()
-    torch.manual_seed(0)
-    lines = time_all(arguments) if arguments.time else attack_all(arguments)
-    where = torch.cuda.get_device_name() if arguments.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    title = "Sparse mixtures: speed" if arguments.time else "Lists of sites against random places and a search"
-    if arguments.out:
-        today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d} (UTC), {where}, torch {torch.__version__}."
-        arguments.out.write_text("\n".join([f"# {title}", "", today, "", *lines]) + "\n")
-
-
-# The certificate.
-
-
-def crowd(count: int, spread: float) -> Tensor:
-    """Points about `spread` from one place, or all over the sphere."""
-    noise = torch.randn(count, 3, dtype=DOUBLE)
-    return normalize(
-        noise if spread == math.inf else normalize(torch.randn(3, dtype=DOUBLE), dim=-1) + spread * noise, dim=-1
-    )
-
-
-def geometries(lattices: list[int]) -> dict[str, SiteGeometry]:
-    """Sites of every kind: even, crowded, coincident, of mixed sharpness, absent."""
-
-    def build(positions: Tensor, sharpness: float | Tensor, territory: Tensor | None = None) -> SiteGeometry:
-        count = len(positions)
-        tau = sharpness if isinstance(sharpness, Tensor) else torch.full((count,), sharpness, dtype=DOUBLE)
-        return SiteGeometry(positions, tau, torch.zeros(count, dtype=DOUBLE) if territory is None else territory)
-
-    made = {f"everywhere, sharpness {tau:g}": build(crowd(2000, math.inf), tau) for tau in (0.5, 45.0, 1e4, 1e6, 1e8)}
-    made |= {f"lattice of {count}": build(fibonacci_lattice(count), count / 7.2) for count in lattices}
-    made |= {
-        f"crowd of {spread:g}": build(crowd(2000, spread), min(1e8, 400 / spread**2)) for spread in (0.3, 1e-2, 1e-4)
-    }
-    made["every sharpness"] = build(
-        crowd(2000, math.inf), 10 ** (8.3 * torch.rand(2000, dtype=DOUBLE) - 0.3), crowd(2000, 1)[:, 0]
-    )
-    made["crowd of every sharpness"] = build(crowd(2000, 0.3), (4 + 1.2 * torch.randn(2000, dtype=DOUBLE)).exp())
-    made["coincident"] = build(
-        torch.cat((crowd(300, 0.0), crowd(1500, math.inf))), torch.tensor([1e8] * 300 + [300.0] * 1500)
-    )
-    levels = [(64, math.inf, 10.0), (1500, 0.3, 1e3), (1500, 1e-2, 1e6), (1500, 1e-3, 1e8)]
-    made["levels in one"] = build(
-        torch.cat([crowd(count, spread) for count, spread, _ in levels]),
-        torch.cat([torch.full((count,), tau, dtype=DOUBLE) for count, _, tau in levels]),
-    )
-    made["half absent"] = build(
-        crowd(3000, math.inf), 500.0, torch.where(torch.rand(3000) < 0.5, -math.inf, 0.0).double()
-    )
-    return made
-
-
-def attack_all(arguments: argparse.Namespace) -> list[str]:
-    tries = [
-        (f"{name}{', background' * (background is not None)}{', slack' * (slack.shift > 0)}", sites, background, slack)
-        for name, sites in geometries(arguments.sites).items()
-        for background in (None, -8.0)
-        for slack in (Slack(), SLACK)
-    ]
-    weight = sum(1 / len(sites.positions) for _, sites, _, _ in tries)  # so that all cost the same
-    held = []
-    for name, sites, background, slack in tries:
-        on_device = SiteGeometry(*(part.to(arguments.device) for part in sites[:3]), background)
-        places = math.ceil(arguments.places / weight / len(sites.positions))
-        held.append(attack(name, on_device, slack, places))
-        print(*held[-1], "BROKEN" * (held[-1].worst_found > EPSILON), flush=True)
-    broken = sum(row.worst_found > EPSILON for row in held)
-    total = sum(row.places for row in held)
-    print(f"{total:,} places; broken {broken} times")
-    return [
-        f"{total:,} places looked at; {EPSILON:g} was exceeded {f'{broken} times' if broken else 'nowhere'}.",
-        "",
-        "| sites | number | cells | mean length | longest | made in, s | places | worst at random | worst found |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(
-            f"| {row.name} | {row.sites:,} | {row.cells:,} | {row.mean:.0f} | {row.longest:,} | {row.seconds:.3f} | "
-            f"{row.places:,} | {row.worst_random:.1e} | {row.worst_found:.1e} |"
-            for row in held
-        ),
-    ]
-
-
-def attack(name: str, sites: SiteGeometry, slack: Slack, places: int) -> Held:
-    list_sites(sites, slack=slack)
-    start = time.perf_counter()
-    lists = list_sites(sites, slack=slack)
-    if sites.positions.is_cuda:
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
-    worst_random, worst_found, looked = 0.0, 0.0, 0
-    for part in torch.arange(places).split(PLACES_AT_ONCE):
-        now = sites if not slack.shift else moved(sites, slack)
-        xyz = draw(now, lists, len(part))
-        seen = weigh_left_out(now, lists, xyz)
-        worst_random = max(worst_random, float(seen.max()))
-        looked += len(part)
-        if worst_found == 0.0 or float(seen.max()) > worst_found:
-            starts = xyz[seen.argsort(descending=True)[: math.ceil(len(part) / STEPS)]]
-            worst_found = max(worst_found, climb(now, lists, starts))
-            looked += len(starts) * STEPS
-    lengths = lists.lengths.double()
-    return Held(
-        name, len(sites.positions), len(lists.keys), float(lengths.mean()), int(lengths.max()), seconds, looked,
-        worst_random, max(worst_random, worst_found),
-    )  # fmt: skip
-
-
-def moved(sites: SiteGeometry, slack: Slack) -> SiteGeometry:
-    """Sites that went as far as they may."""
-    way = normalize(torch.randn_like(sites.positions), dim=-1)
-    signs = [torch.randint(0, 2, sites.sharpness.shape, device=way.device) * 2.0 - 1 for _ in range(2)]
-    return sites._replace(
-        positions=normalize(sites.positions + 0.999 * slack.shift / sites.sharpness.sqrt()[:, None] * way, dim=-1),
-        sharpness=sites.sharpness * (signs[0] * slack.log_sharpness).exp(),
-        territory=sites.territory + signs[1] * slack.territory,
-    )
-
-
-def draw(sites: SiteGeometry, lists: CellLists, count: int) -> Tensor:
-    """Places: a quarter each everywhere, around sites, in cells drawn evenly, and at the corners of such cells."""
-    everywhere = torch.randn(count, 3, dtype=DOUBLE, device=sites.positions.device)
-    quarter = count // 4
-    own = torch.randint(len(sites.positions), (quarter,), device=everywhere.device)
-    everywhere[:quarter] *= 4 * torch.rand(quarter, 1, device=own.device) / sites.sharpness[own].sqrt()[:, None]
-    everywhere[:quarter] += sites.positions[own]
-    cell = torch.randint(len(lists.keys), (quarter,), device=own.device)
-    gaps = torch.cat((lists.keys, lists.keys.new_tensor([6 * 4**DEPTH]))).diff()[cell]
-    cells = CubeCells(2**DEPTH)
-    for part, within in enumerate((torch.rand(quarter, dtype=DOUBLE, device=own.device), 0.0), 1):
-        keys = lists.keys[cell] + (within * gaps).long()
-        corner = torch.zeros(1, 2, dtype=DOUBLE, device=own.device)
-        everywhere[part * quarter : (part + 1) * quarter] = cells.points(cells.of_keys(keys), corner)[:, 0]
-    return normalize(everywhere, dim=-1)
-
-
-def climb(sites: SiteGeometry, lists: CellLists, xyz: Tensor) -> float:
-    """From many starts, steps of all sizes that are kept where more is left out; the most met."""
-    value = weigh_left_out(sites, lists, xyz)
-    gaps = torch.cat((lists.keys, lists.keys.new_tensor([6 * 4**DEPTH]))).diff()[lists.find(xyz)]
-    size = gaps.double().sqrt()[:, None] * (math.pi / 2 / 2**DEPTH)
-    for step in range(STEPS):
-        there = normalize(xyz + size * 0.9**step * torch.randn_like(xyz), dim=-1)
-        new = weigh_left_out(sites, lists, there)
-        xyz, value = torch.where((new > value)[:, None], there, xyz), torch.maximum(value, new)
-    return float(value.max())
-
-
-# Speed.
-
-
-def time_all(arguments: argparse.Namespace) -> list[str]:
-    lines = [
-        "| sites | width | lists: mean, longest | lists made, ms | spacing, ms | hold, ms | forward, ms | "
-        "backward, ms | backward in any order, ms | memory, GB |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    device = find_device(arguments.device)
+    print("| sites | cells | mean list | spacing ms | lists ms | forward ms | both ms | error | gradient error |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for count in arguments.sites:
-        for width in arguments.width:
-            lines.append(time_one(count, width, arguments))
-            print(lines[-1], flush=True)
-    return lines
+        print("| " + " | ".join(measure(count, arguments, device)) + " |", flush=True)
 
 
-def time_one(count: int, width: int, arguments: argparse.Namespace) -> str:
-    device = torch.device(arguments.device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    config = TessellationConfig(num_sites=count, site_dim=width, sharpness="spacing", logits="chord")
-    voronoi = SoftVoronoi(config, fibonacci_lattice(count)).to(device)
-    torch.nn.init.normal_(voronoi.embeddings, std=0.02)
-    mixer = SparseMixer(voronoi)
-    xyz = normalize(torch.randn(BATCH, 3, device=device), dim=-1)
-    lengths = mixer.lists.starts.diff()[: int(mixer.lists.starts.argmax())].double()
-    made = measure(lambda: mixer.refresh_(voronoi), device, 3)
-    spacing = measure(lambda: mean_chord(voronoi.directions.detach(), 6), device, 3)
-    held = measure(lambda: mixer.hold_(voronoi), device, 20)
-    forward, backward, loose = time_step(mixer, voronoi, xyz)
-    memory = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else math.nan
-    if arguments.shapes:
-        before = sparse_kernels.NUMBERS_AT_ONCE, sparse_kernels.WARPS
-        for shape in SHAPES:
-            sparse_kernels.NUMBERS_AT_ONCE, sparse_kernels.WARPS = shape
-            print(count, width, "numbers, warps", *shape, "ms", *map("{:.3f}".format, time_step(mixer, voronoi, xyz)))
-        sparse_kernels.NUMBERS_AT_ONCE, sparse_kernels.WARPS = before
-    return (
-        f"| {count:,} | {width} | {lengths.mean():.0f}, {lengths.max():.0f} | {made:.1f} | {spacing:.1f} | "
-        f"{held:.3f} | {forward:.3f} | {backward:.3f} | {loose:.3f} | {memory:.1f} |"
+def measure(count, arguments, device):
+    """One row of the table."""
+    torch.manual_seed(0)
+    config = TessellationConfig(
+        num_sites=count, site_dim=arguments.width, sharpness="spacing", logits="chord", background=-8.0
     )
+    voronoi = SoftVoronoi(config, crowded_sites(count).to(device)).to(device)
+    torch.nn.init.normal_(voronoi.embeddings)
+    mixer = SparseMixer()
+    mixer.refresh_(voronoi)
+    places = crowded_sites(arguments.places + 1)[1:].float().to(device)
+    out = torch.randn(arguments.places, arguments.width, device=device)
+
+    def step():
+        voronoi.zero_grad()
+        mixer(voronoi, places).backward(out)
+
+    spacing = timed(lambda: mean_chord(voronoi.directions.detach(), 6), device, 2)
+    lists = timed(lambda: mixer.refresh_(voronoi), device, 2)
+    forward, both = timed(lambda: mixer(voronoi, places), device), timed(step, device)
+    wrong = compare(voronoi, mixer, places[:: len(places) // COMPARED][:COMPARED]) if count <= 65_536 else ("", "")
+    starts = mixer.lists.starts
+    cells = int((mixer.lists.keys < 2**62).sum())
+    return [
+        f"{count:,}",
+        f"{cells:,}",
+        f"{int(starts[-1]) / cells:.0f}",
+        *(f"{number:.3f}" for number in (spacing, lists, forward, both)),
+        *wrong,
+    ]
 
 
-def time_step(mixer: SparseMixer, voronoi: SoftVoronoi, xyz: Tensor) -> tuple[float, float, float]:
-    """Milliseconds of forward, and of backward, the same on every run and in any order."""
-    pull = torch.randn(len(xyz), voronoi.embeddings.shape[1], device=xyz.device)
-    found = []
-    for mixer.deterministic in (False, True):
-        with torch.no_grad():
-            forward = measure(lambda: mixer(voronoi, xyz), xyz.device, 20)
-        both = measure(
-            lambda: torch.autograd.grad(mixer(voronoi, xyz), list(voronoi.parameters()), pull), xyz.device, 20
-        )
-        found.append(both - forward)
-    return forward, found[1], found[0]
-
-
-def measure(work: Callable[[], object], device: torch.device, times: int) -> float:
-    """Milliseconds of one call, on a GPU replayed as a graph where it can be captured."""
-    if device.type == "cpu":
-        work()
-        start = time.perf_counter()
-        for _ in range(max(1, times // 5)):
-            work()
-        return (time.perf_counter() - start) / max(1, times // 5) * 1e3
-    work()
-    if times > 3:
-        work = captured(work)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(times):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return float(start.elapsed_time(end)) / times
-
-
-def captured(work: Callable[[], object]) -> Callable[[], object]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
+def compare(voronoi, mixer, places):
+    """The largest error against the dense form in float64, of mixtures and of gradients in units of the largest."""
+    out = torch.randn(len(places), voronoi.config.site_dim, device=places.device)
+    voronoi.zero_grad()
+    sparse = mixer(voronoi, places)
+    sparse.backward(out)
+    gradients = [parameter.grad.double() for parameter in voronoi.parameters()]
+    exact = SoftVoronoi(voronoi.config, voronoi.directions.detach()).to(places.device).double()
+    exact.load_state_dict(voronoi.state_dict())
+    dense = exact.mix(exact.weights(places.double()))
+    dense.backward(out.double())
+    errors = [
+        float((mine - other.grad).abs().max() / other.grad.abs().max())
+        for mine, other in zip(gradients, exact.parameters(), strict=True)
+    ]
+    return f"{float((sparse - dense).detach().abs().max()):.1e}", f"{max(errors):.1e}"
 
 
 if __name__ == "__main__":

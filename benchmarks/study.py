@@ -175,7 +175,7 @@ def changed(base, changes):
         *path, last = key.split(".")
         table = recipe
         for part in path:
-            table = table.setdefault(part, {})
+            table = table[int(part)] if isinstance(table, list) else table.setdefault(part, {})
         table[last] = value
     return recipe
 

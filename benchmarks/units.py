@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from tessearth.encoder.sites import start_sites
-from tessearth.training.model import build_start
 from tessearth.training.recipe import read_recipe
+from tessearth.training.start import build_start
 from tessearth.zoo.names import load_base
 
 PLACES = 6000

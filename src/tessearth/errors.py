@@ -39,6 +39,11 @@ class UnknownNameError(TessearthError, LookupError):
 class TableError(TessearthError, ValueError):
     """A table of points that cannot be read: empty, without the columns named, or with text where numbers belong."""
 
+    def __init__(self, words: str, **changes: str) -> None:
+        """`changes` are fields of `storage.Reading` with which the table may be read."""
+        super().__init__(words)
+        self.changes = changes
+
 
 class DataError(TessearthError, ValueError):
     """Imagery, labels or stored features that are damaged, missing a part, or not what their description says."""

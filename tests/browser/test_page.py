@@ -229,6 +229,29 @@ def test_a_file_dropped_on_the_globe_is_read(visit: Visit) -> None:
     page.locator("#rows", has_text="two.csv: 2 places").wait_for()
 
 
+def test_rows_without_a_place_are_refused_left_out_or_kept_as_empty(visit: Visit, model: Path, tmp_path: Path) -> None:
+    page = visit.open("#layer=none&tab=data")
+    rows = table(tmp_path / "gaps.csv").read_text().splitlines()
+    rows[3:3] = [",5,1,cold", "95,100,2,cold", "x,3,4,cold"]
+    (tmp_path / "gaps.csv").write_text("\n".join(rows) + "\n")
+    page.locator("#file").set_input_files(tmp_path / "gaps.csv")
+    page.locator("#csv-trouble", has_text="3 of 123 rows have no place: row 3, column lat is empty; row 4").wait_for()
+    page.select_option("#bad", "skip")
+    page.locator("#rows", has_text="120 rows, 3 without a place left out").wait_for()
+    page.select_option("#bad", "null")
+    page.locator("#rows", has_text="123 rows, 3 without a place kept as empty").wait_for()
+    page.locator("#fit").click()
+    page.locator("#scores h3", has_text="from 120 places, 3 rows without one").wait_for()
+    with page.expect_download() as waiting:
+        page.locator("#download").click()
+    saved = np.load(waiting.value.path())
+    assert np.isnan(saved[2:5]).all()
+    assert np.isfinite(np.delete(saved, [2, 3, 4], axis=0)).all()
+    assert len(saved) == 123
+    page.select_option("#bad", "error")  # the window is shared
+    page.locator("#csv-trouble", has_text="3 of 123 rows").wait_for()
+
+
 BAD_TABLES = {
     "no coordinates": ("a,b\n1,2\n", "no column of a, b reads as lat"),
     "empty": ("", "bad.csv is empty"),

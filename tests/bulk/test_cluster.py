@@ -14,7 +14,7 @@ from tessearth import save
 from tessearth.bulk import tables
 from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
 from tessearth.errors import ConfigError
-from tessearth.storage import Places
+from tessearth.sphere import Places
 from tests.conftest import tiny_encoder
 
 distributed, dask = pytest.importorskip("distributed"), pytest.importorskip("dask.base")

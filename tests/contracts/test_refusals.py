@@ -19,7 +19,8 @@ from tessearth.plotting.curves import draw_retrieval
 from tessearth.settings import Registry
 from tessearth.storage.foreign_weights import tensors_in
 from tessearth.training.loop import choose_device
-from tessearth.training.recipe import SitesRecipe, TrainingRecipe
+from tessearth.training.recipe import TrainingRecipe
+from tessearth.training.sites_recipe import SitesRecipe
 from tessearth.zoo import layouts
 from tests.evaluation.fabricate import number_task
 

@@ -25,6 +25,10 @@ from tests.conftest import tiny_encoder
 SHARP = TessellationConfig(num_sites=900, site_dim=12, sharpness=150.0)
 BROAD = TessellationConfig(num_sites=700, site_dim=7, sharpness=15.0, logits="decoupled")
 FREE = TessellationConfig(num_sites=600, site_dim=18, sharpness=60.0, on_sphere=False)
+LEVEL: dict[str, Any] = {"logits": "chord", "sharpness": "spacing", "sharpness_range": (0.5, 8.0)}
+COARSE = TessellationConfig(num_sites=300, site_dim=10, **LEVEL)
+FINE = TessellationConfig(num_sites=2000, site_dim=6, background=-6.0, **LEVEL)
+FLAT = TessellationConfig(num_sites=800, site_dim=9, sharpness=20.0, logits="chord", background=-1.0)
 ENCODERS: dict[str, dict[str, Any]] = {
     "sharp": {"tessellations": (SHARP,)},
     "side by side": {"tessellations": (SHARP, BROAD)},
@@ -34,6 +38,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "coordinates": {"tessellations": (SHARP,), "coordinate_octaves": 3},
     "raw": {"tessellations": (SHARP,), "normalize": False},
     "few sites": {},
+    "levels": {"tessellations": (COARSE, FINE)},
+    "levels, broad and sharp, no tokens": {"tessellations": (FLAT, FINE), "num_tokens": 0, "output_dim": 40},
 }
 PLACES = torch.cat((fibonacci_lattice(12), torch.nn.functional.normalize(torch.randn(500, 3).double() * 0.02 + 1)))
 

@@ -4,11 +4,13 @@ import json
 import math
 
 import pytest
+import torch
 
-from tessearth import EncoderConfig
+from tessearth import Embedder, EncoderConfig, SphericalVoronoiEncoder
 from tessearth.encoder.config import TessellationConfig
 from tessearth.errors import ConfigError
 from tessearth.settings import from_plain
+from tessearth.sphere import latlon_to_xyz
 
 
 def test_a_configuration_survives_json() -> None:
@@ -126,3 +128,22 @@ def test_widths_add_up_over_tessellations() -> None:
 def test_an_unknown_form_of_logits_is_named() -> None:
     with pytest.raises(ConfigError, match="logits is 'cosine'; it must be one of 'paper', 'decoupled', 'chord'"):
         TessellationConfig(logits="cosine")  # type: ignore[arg-type]
+
+
+def test_without_a_linear_exit_the_units_are_the_embedding() -> None:
+    config = EncoderConfig(output_dim=32, hidden_dim=32, num_blocks=0, linear_exit=False, normalize=False)
+    encoder = SphericalVoronoiEncoder(config).eval()
+    places = torch.tensor([[10.0, 20.0], [-40.0, 3.0]])
+    blend, _ = encoder.blend(
+        latlon_to_xyz(places), encoder.mix([v.weights(latlon_to_xyz(places)) for v in encoder.voronois()])
+    )
+    torch.testing.assert_close(encoder(places), torch.relu(encoder.head.entry(blend)))
+    torch.testing.assert_close(
+        torch.from_numpy(Embedder(encoder).embed(places.numpy())), encoder(places), rtol=1e-4, atol=1e-5
+    )
+    assert EncoderConfig().to_dict().get("linear_exit") is None
+
+
+def test_units_of_another_width_cannot_be_the_embedding() -> None:
+    with pytest.raises(ConfigError, match="hidden_dim 16 must equal output_dim 32"):
+        EncoderConfig(output_dim=32, hidden_dim=16, linear_exit=False)

@@ -1,15 +1,12 @@
-"""Sparse mixtures: the dense form up to epsilon, its gradients too, by lists that a mixer keeps for moving sites."""
+"""Mixtures by lists against the dense form: values, gradients, and the weight that lists leave out."""
 
-import copy
 import math
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, pad
 
 from tessearth.encoder import (
-    EncoderConfig,
     SiteGeometry,
     Slack,
     SoftVoronoi,
@@ -17,228 +14,183 @@ from tessearth.encoder import (
     SphericalVoronoiEncoder,
     TessellationConfig,
     list_sites,
-    sparse_mixture,
 )
-from tessearth.encoder import sparse as plain
-from tessearth.encoder import sparse_kernels as kernels
 from tessearth.encoder.lists import EPSILON
-from tessearth.encoder.sparse_kernels import Given
-from tessearth.errors import ConfigError
 from tessearth.sphere import CellLists, fibonacci_lattice
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SPACED = TessellationConfig(num_sites=600, site_dim=8, sharpness="spacing", logits="chord")
-needs_kernels = pytest.mark.skipif(
-    not kernels.are_for(torch.empty(0, device=DEVICE)), reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1"
-)
-BACKGROUNDS = pytest.mark.parametrize("background", [None, -3.0], ids=["no background", "background"])
+
+def unit(xyz: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(xyz, dim=-1)
 
 
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def draws(count: int, seed: int) -> Tensor:
+    return unit(torch.randn(count, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
 
 
-def places(count: int) -> Tensor:
-    return normalize(random(count, 3), dim=-1)
-
-
-def level(count: int = 400, width: int = 8) -> list[Tensor]:
-    """Positions, log sharpness, territory and embeddings of sites of which every seventh is absent."""
-    spacing = 1.07 * math.sqrt(4 * math.pi / count)
-    log_sharpness = math.log(2 / spacing**2) + 0.3 * random(count, seed=1)
-    territory = torch.where(torch.arange(count) % 7 > 0, 0.3 * random(count, seed=2), -math.inf)
-    return [fibonacci_lattice(count), log_sharpness, territory, random(count, width, seed=3)]
-
-
-def list_level(sites: list[Tensor], background: float | None) -> CellLists:
-    return list_sites(SiteGeometry(sites[0], sites[1].exp(), sites[2], background))
-
-
-def dense(xyz: Tensor, sites: list[Tensor], background: float | None) -> Tensor:
-    """The reference, by all sites."""
-    positions, log_sharpness, territory, embeddings = sites
-    logits = territory - log_sharpness.exp() / 2 * (xyz[:, None] - positions).square().sum(-1)
-    logits = pad(logits, (0, 1), value=-math.inf if background is None else background)
-    return torch.softmax(logits, dim=-1)[:, :-1] @ embeddings
-
-
-@BACKGROUNDS
-def test_mixtures_and_gradients_are_the_dense_ones_up_to_epsilon(background: float | None) -> None:
-    sites, xyz = level(), places(80)
-    leaves = [part.clone().requires_grad_() for part in sites]
-    pull, lists = random(80, 8, seed=4), list_level(sites, background)
-    assert float(lists.lengths.double().mean()) < 150
-    sparse, whole = sparse_mixture(xyz, *leaves, lists, background), dense(xyz, leaves, background)
-    torch.testing.assert_close(sparse, whole, rtol=0, atol=10 * EPSILON)
-    for got, wanted in zip(
-        torch.autograd.grad(sparse, leaves, pull), torch.autograd.grad(whole, leaves, pull), strict=True
-    ):
-        torch.testing.assert_close(got, wanted, rtol=0, atol=20 * EPSILON * float(wanted.abs().max()))
-
-
-@BACKGROUNDS
-def test_gradients_are_those_of_finite_differences(background: float | None) -> None:
-    sites, xyz = level(30, 3), places(7)
-    sites[2] = sites[2].nan_to_num(neginf=-1.0)
-    lists = list_level(sites, background)
-    leaves = [part.clone().requires_grad_() for part in sites]
-    assert torch.autograd.gradcheck(lambda *parts: sparse_mixture(xyz, *parts, lists, background), leaves)
-
-
-def test_blocks_and_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    sites = [part.float() for part in level(2000, 16)]
-    xyz, lists, threads = places(700).float(), list_level(sites, None), torch.get_num_threads()
-
-    def step() -> list[Tensor]:
-        leaves = [part.clone().requires_grad_() for part in sites]
-        mixture = sparse_mixture(xyz, *leaves, lists)
-        return [mixture.detach(), *torch.autograd.grad(mixture.square().sum(), leaves)]
-
-    first = step()
-    try:
-        torch.set_num_threads(2 if threads == 1 else 1)
-        assert all(torch.equal(a, b) for a, b in zip(first, step(), strict=True))
-    finally:
-        torch.set_num_threads(threads)
-    monkeypatch.setattr(plain, "PAIRS_AT_ONCE", 1000)
-    torch.testing.assert_close(step(), first)
-
-
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_any_number_of_places_is_mixed(count: int) -> None:
-    sites = level()
-    xyz, lists = places(count), list_level(sites, None)
-    torch.testing.assert_close(sparse_mixture(xyz, *sites, lists), dense(xyz, sites, None), rtol=0, atol=1e-5)
-
-
-def test_without_sites_the_mixture_is_nothing() -> None:
-    sites = level()
-    sites[2] = torch.full_like(sites[2], -math.inf)
-    leaves = [part.clone().requires_grad_() for part in sites]
-    mixture = sparse_mixture(places(9), *leaves, list_level(sites, -3.0), -3.0)
-    mixture.sum().backward()
-    assert not mixture.any()
-    assert not any(part.grad.any() for part in leaves if part.grad is not None)
-
-
-def test_a_compiled_step_is_the_plain_one() -> None:
-    voronoi = tessellation()
-    mixer, xyz = SparseMixer(voronoi), places(50).float()
-    gradients = []
-    for step in (mixer, torch.compile(mixer.__call__, fullgraph=True, backend="aot_eager")):
-        voronoi.zero_grad()
-        step(voronoi, xyz).square().sum().backward()
-        gradients.append([part.grad.clone() for part in voronoi.parameters() if part.grad is not None])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-
-
-def tessellation(config: TessellationConfig = SPACED) -> SoftVoronoi:
+def spaced(count: int = 500, width: int = 6, background: float | None = None) -> SoftVoronoi:
+    """A level in float64 whose sites lie unevenly, with territories and embeddings of their own."""
     torch.manual_seed(0)
-    voronoi = SoftVoronoi(config, fibonacci_lattice(config.num_sites))
-    torch.nn.init.normal_(voronoi.embeddings)
+    pole = unit(torch.tensor([0.3, -0.5, 0.8], dtype=torch.float64))
+    sites = unit(
+        torch.where(torch.arange(count)[:, None] % 2 == 0, fibonacci_lattice(count), pole + 0.1 * draws(count, 1))
+    )
+    config = TessellationConfig(
+        num_sites=count, site_dim=width, sharpness="spacing", logits="chord", background=background
+    )
+    voronoi = SoftVoronoi(config, sites).double().train()
+    with torch.no_grad():
+        voronoi.embeddings.normal_()
+        voronoi.territory.normal_(std=0.3)
+        voronoi.territory[::17] = -math.inf
     return voronoi
 
 
-def shake(voronoi: SoftVoronoi, amount: float) -> None:
-    """Move every site, and change its sharpness and territory."""
-    with torch.no_grad():
-        voronoi.directions.add_(amount * voronoi.spacing[:, None] * torch.randn_like(voronoi.directions))
-        voronoi.log_sharpness.add_(amount * torch.randn_like(voronoi.log_sharpness))
-        voronoi.territory.add_(amount * torch.randn_like(voronoi.territory))
-    voronoi.constrain_()
-
-
-def test_a_level_mixed_by_lists_is_the_level() -> None:
-    config = EncoderConfig(tessellations=(SPACED,), output_dim=8, hidden_dim=8, num_tokens=4, num_blocks=1)
-    encoder = SphericalVoronoiEncoder(config).eval()
-    latlon = torch.rand(60, 2) * 170 - 85
-    whole = encoder.from_exact(*encoder.exact(latlon))[0]
-    voronoi = encoder.voronois()[0]
-    names = list(encoder.state_dict())
-    voronoi.mixer = SparseMixer(voronoi)
-    torch.testing.assert_close(encoder.from_exact(*encoder.exact(latlon))[0], whole, rtol=1e-4, atol=1e-5)
-    assert list(encoder.state_dict()) == names
-
-
-def test_held_sites_keep_the_certificate_and_free_ones_are_left_alone() -> None:
-    voronoi, xyz = tessellation(), places(400).float()
-    mixer = SparseMixer(voronoi)
-    shake(voronoi, 1e-3)
-    before = copy.deepcopy(voronoi.state_dict())
-    assert float(mixer.strain(voronoi).max()) < 1
-    mixer.hold_(voronoi)
-    assert all(torch.equal(before[name], part) for name, part in voronoi.state_dict().items())
-    shake(voronoi, 1.0)
-    assert float(mixer.strain(voronoi).max()) > 1
-    mixer.hold_(voronoi)
-    assert float(mixer.strain(voronoi).max()) < 1.001
-    assert float(mixer.left_out(voronoi, xyz).max()) <= EPSILON
-
-
-def test_refreshed_lists_follow_the_sites_in_place() -> None:
-    voronoi, xyz = tessellation(), places(200).float()
-    mixer = SparseMixer(voronoi)
-    addresses = [part.data_ptr() for part in (*mixer.lists, *mixer.anchor.values())]
-    with torch.no_grad():
-        voronoi.directions.copy_(normalize(random(600, 3, seed=9), dim=-1))
-        voronoi.territory[::5] = -math.inf
-    assert float(mixer.left_out(voronoi, xyz).max()) > 0.01
+def mixer_of(voronoi: SoftVoronoi, epsilon: float = EPSILON) -> SparseMixer:
+    mixer = SparseMixer(epsilon)
     mixer.refresh_(voronoi)
-    assert float(mixer.left_out(voronoi, xyz).max()) <= EPSILON
-    assert float(mixer.strain(voronoi).max()) == 0
-    assert [part.data_ptr() for part in (*mixer.lists, *mixer.anchor.values())] == addresses
+    return mixer
 
 
-def test_lists_are_rebuilt_from_the_anchor_alone() -> None:
-    voronoi = tessellation()
-    mixer = SparseMixer(voronoi)
-    shake(voronoi, 0.3)
-    mixer.refresh_(voronoi)
-    shake(voronoi, 0.01)
-    other = SparseMixer(voronoi)
-    for name, tensor in mixer.anchor.items():
-        other.anchor[name].copy_(tensor)
-    other.rebuild_()
-    assert all(torch.equal(a, b) for a, b in zip(mixer.lists, other.lists, strict=True))
+@pytest.mark.parametrize("background", [None, -8.0])
+def test_mixtures_and_their_gradients_are_those_of_all_sites(background: float | None) -> None:
+    voronoi = spaced(200, background=background)
+    places = torch.cat((draws(150, 2), voronoi.positions().detach()[::9]))
+    out = torch.randn(len(places), 6, dtype=torch.float64)
+    gradients = []
+    for mixture in (mixer_of(voronoi)(voronoi, places), voronoi.mix(voronoi.weights(places))):
+        voronoi.zero_grad()
+        mixture.backward(out)
+        gradients.append([parameter.grad.clone() for parameter in voronoi.parameters() if parameter.grad is not None])
+        gradients[-1].append(mixture.detach())
+    for sparse, dense in zip(*gradients, strict=True):
+        torch.testing.assert_close(sparse, dense, rtol=1e-5, atol=2e-5 * float(dense.abs().max()))
 
 
-def test_sites_without_slack_stay_where_they_are() -> None:
-    voronoi = tessellation()
-    mixer = SparseMixer(voronoi, slack=Slack())
-    shake(voronoi, 0.1)
-    mixer.hold_(voronoi)
-    assert torch.equal(voronoi.log_sharpness, mixer.anchor["log_sharpness"])
-    torch.testing.assert_close(voronoi.directions.detach(), mixer.anchor["directions"])
+def test_gradients_are_those_of_finite_differences() -> None:
+    voronoi, places = spaced(24, 3, background=-6.0).eval(), draws(5, 3)
+    mixer = mixer_of(voronoi)
+    kept = [getattr(voronoi, name) for name in ("log_sharpness", "territory", "embeddings", "directions")]
+
+    def mixture(*tensors: Tensor) -> Tensor:
+        for parameter, tensor in zip(("log_sharpness", "territory", "embeddings", "directions"), tensors, strict=True):
+            del voronoi._parameters[parameter]
+            setattr(voronoi, parameter, tensor)
+        out = mixer(voronoi, places)
+        for name, tensor in zip(("log_sharpness", "territory", "embeddings", "directions"), tensors, strict=True):
+            delattr(voronoi, name)
+            voronoi._parameters[name] = tensor  # type: ignore[assignment]
+        return out
+
+    starts = [torch.where(t.isinf(), 0.0, t).detach().clone().requires_grad_() for t in kept]
+    assert torch.autograd.gradcheck(mixture, starts, eps=1e-6, atol=1e-5)
 
 
-def test_a_mixer_without_room_or_for_other_logits_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"lists of 600 sites take .* more room or less slack"):
-        SparseMixer(tessellation(), room=(10, 100))
-    paper = TessellationConfig(num_sites=64, site_dim=4, sharpness=20.0)
-    with pytest.raises(ConfigError, match="needs logits = 'chord'"):
-        SparseMixer(SoftVoronoi(paper, fibonacci_lattice(64)))
+def left_out(geometry: SiteGeometry, lists: CellLists, places: Tensor) -> Tensor:
+    """The weight of what is in no list, by all sites in float64."""
+    positions, tau, territory = (part.double() for part in geometry[:3])
+    logits = territory - tau / 2 * (places[:, None] - positions).square().sum(-1)
+    background = -math.inf if geometry.background is None else geometry.background
+    weights = torch.softmax(torch.nn.functional.pad(logits, (0, 1), value=background), dim=-1)[:, :-1]
+    for row, cell in enumerate(lists.find(places).tolist()):
+        weights[row, lists.sites[lists.starts[cell] : lists.starts[cell + 1]].long()] = 0
+    return weights.sum(-1)
 
 
-@needs_kernels
-@pytest.mark.parametrize("deterministic", [False, True], ids=["any order", "deterministic"])
-@BACKGROUNDS
-@pytest.mark.parametrize(("width", "count"), [(8, 300), (24, 400), (192, 400)])
-def test_kernels_equal_the_plain_path(width: int, count: int, background: float | None, deterministic: bool) -> None:
-    sites, xyz = level(count, width), places(12)
-    lists, pull = list_level(sites, background), random(12, width, seed=4)
-    sites[1] = sites[1].exp()
-    least = -math.inf if background is None else background
-    exact = Given(xyz, *sites, lists.find(xyz), lists.starts, lists.sites, least)
-    given = Given._make(
-        part.to(DEVICE, torch.float32 if part.is_floating_point() else None) if isinstance(part, Tensor) else part
-        for part in exact
+def geometry(kind: str, background: float | None) -> SiteGeometry:
+    """Sites that make lists hard."""
+    sites, generator = draws(300, 4), torch.Generator().manual_seed(5)
+    sharpness = torch.full((300,), 200.0, dtype=torch.float64)
+    territory = torch.randn(300, dtype=torch.float64, generator=generator)
+    if kind == "mixed":
+        sharpness = torch.logspace(math.log10(0.5), 8, 300, dtype=torch.float64)
+    elif kind == "coincident":
+        sites, sharpness = sites[:10].repeat(30, 1), sharpness.mul_(5)
+    elif kind == "clusters":
+        sites = unit(sites[:6].repeat_interleave(50, 0) + 1e-3 * draws(300, 6))
+        sharpness = sharpness.fill_(1e6)
+    elif kind == "absent":
+        territory[::2] = -math.inf
+    return SiteGeometry(sites, sharpness, territory, background)
+
+
+@pytest.mark.parametrize("background", [None, -10.0])
+@pytest.mark.parametrize("kind", ["even", "mixed", "coincident", "clusters", "absent"])
+def test_lists_leave_out_at_most_epsilon_wherever_a_place_is(kind: str, background: float | None) -> None:
+    given = geometry(kind, background)
+    lists = list_sites(given)
+    corners = torch.tensor([(1, 1, 1), (1, -1, 1), (0, 0, 1), (0, 0, -1), (-1, 0, 0), (1, 1, 0)], dtype=torch.float64)
+    near = unit(given.positions + given.sharpness[:, None] ** -0.5 * draws(300, 7))
+    between = unit(given.positions + given.positions.roll(1, 0))
+    places = torch.cat((draws(2000, 8), unit(corners), given.positions, near, between))
+    assert float(left_out(given, lists, places).max()) <= EPSILON
+    assert not torch.isin(lists.sites.long(), given.territory.isinf().nonzero()[:, 0]).any()
+
+
+def test_lists_hold_for_sites_that_move_within_their_slack() -> None:
+    given, slack = geometry("even", None), Slack(shift=0.2, log_sharpness=0.15, territory=0.1)
+    lists, generator = list_sites(given, slack=slack), torch.Generator().manual_seed(9)
+    sign = lambda: torch.randint(0, 2, (300,), generator=generator).double() * 2 - 1  # noqa: E731
+    step = slack.shift * given.sharpness[:, None] ** -0.5 * draws(300, 10)
+    moved = SiteGeometry(
+        unit(given.positions + 0.999 * (step - (step * given.positions).sum(-1, keepdim=True) * given.positions)),
+        given.sharpness * (slack.log_sharpness * sign()).exp(),
+        given.territory + 0.1 * sign(),
     )
-    wanted, got = plain.mix(exact), kernels.mix(given)
-    for part, reference in zip(got, wanted, strict=True):
-        torch.testing.assert_close(part.cpu().double(), reference, rtol=1e-5, atol=1e-5)
-    back = kernels.mix_backward(pull.float().to(DEVICE), *got, given, deterministic)
-    for part, reference in zip(back, plain.mix_backward(pull, *wanted, exact), strict=True):
-        torch.testing.assert_close(part.cpu().double(), reference, rtol=1e-4, atol=2e-6 * float(reference.abs().max()))
-    if deterministic:
-        again = kernels.mix_backward(pull.float().to(DEVICE), *got, given, deterministic)
-        assert all(torch.equal(a, b) for a, b in zip(back, again, strict=True))
+    assert float(left_out(moved, lists, draws(3000, 11)).max()) <= EPSILON
+
+
+def test_the_anchor_gives_the_same_lists_again() -> None:
+    voronoi = spaced(background=-8.0)
+    mixer = mixer_of(voronoi)
+    first = [part.clone() for part in mixer.lists]
+    with torch.no_grad():
+        voronoi.directions.add_(0.05 * draws(500, 12))
+    mixer.refresh_(voronoi)
+    assert not all(torch.equal(a, b) for a, b in zip(first, mixer.lists, strict=True))
+    mixer.anchor[0].copy_(spaced().positions().detach())
+    mixer.rebuild_(-8.0)
+    assert all(torch.equal(a, b) for a, b in zip(first, mixer.lists, strict=True))
+
+
+def test_sites_are_held_within_the_slack() -> None:
+    voronoi = spaced(background=-8.0)
+    mixer = mixer_of(voronoi)
+    start = [part.clone() for part in mixer.anchor]
+    with torch.no_grad():
+        voronoi.directions.add_(draws(500, 13))
+        voronoi.log_sharpness.add_(1.0)
+        voronoi.territory.sub_(1.0)
+    mixer.hold_(voronoi)
+    here = voronoi.territory.isfinite()
+    moved = (voronoi.directions - start[0]).norm(dim=-1) * (start[1] / 2).exp()
+    assert 0.15 < float(moved.detach().max()) <= 0.2
+    assert float((voronoi.log_sharpness - start[1]).detach().abs().max()) <= 0.15 + 1e-12
+    assert float((voronoi.territory - start[2])[here].detach().abs().max()) <= 0.1 + 1e-12
+    assert bool(voronoi.territory[~here].isinf().all())
+
+
+def test_kernels_of_a_gpu_give_what_a_cpu_gives() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    voronoi = spaced(2000, 40, background=-8.0).float()
+    places, out = draws(500, 14).float(), torch.randn(500, 40)
+    found = []
+    for device in ("cpu", "cuda"):
+        level, here = voronoi.to(device), places.to(device)
+        level.zero_grad()
+        mixture = mixer_of(level)(level, here)
+        mixture.backward(out.to(device))
+        found.append([mixture.detach().cpu(), *(p.grad.cpu() for p in level.parameters() if p.grad is not None)])
+    for cpu, gpu in zip(*found, strict=True):
+        torch.testing.assert_close(gpu, cpu, rtol=1e-3, atol=1e-5 * float(cpu.abs().max()))
+
+
+def test_an_encoder_by_lists_embeds_as_one_by_all_sites() -> None:
+    from tessearth.encoder import EncoderConfig
+
+    level = TessellationConfig(num_sites=400, site_dim=8, sharpness="spacing", logits="chord")
+    encoder = SphericalVoronoiEncoder(EncoderConfig(tessellations=(level,), output_dim=16, hidden_dim=16)).eval()
+    latlon = torch.rand(50, 2) * torch.tensor([180.0, 360.0]) - torch.tensor([90.0, 180.0])
+    dense = encoder.from_exact(*encoder.exact(latlon))[0]
+    encoder.voronois()[0].mixer = mixer_of(encoder.voronois()[0])
+    torch.testing.assert_close(encoder.from_exact(*encoder.exact(latlon))[0], dense, rtol=1e-3, atol=1e-5)

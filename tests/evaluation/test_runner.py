@@ -569,3 +569,17 @@ def test_a_frame_is_the_users_task_whatever_its_columns_are_called(tmp_path: Pat
         assert other.scores[0].score == pytest.approx(results.scores[0].score, abs=1e-9)
     named = evaluate({"tiny": ENCODER}, f"{tmp_path / 'mine.csv'}:koppen", "random", on_bad="skip", **how)
     assert named.scores[0].score == pytest.approx(results.scores[0].score, abs=1e-9)
+
+
+@pytest.mark.parametrize("skip_unknown", [False, True])
+def test_a_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch, skip_unknown: bool) -> None:
+    loaded: list[Any] = []
+    original = Embedder.__init__
+
+    def load(self: Embedder, model: Any, **options: Any) -> None:
+        loaded.append(model)
+        original(self, model, **options)
+
+    monkeypatch.setattr(Embedder, "__init__", load)
+    evaluate(["harmonics", "cartesian3d"], [number_task()], ["random"], references=False, skip_unknown=skip_unknown)
+    assert loaded == ["harmonics", "cartesian3d"]

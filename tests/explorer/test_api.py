@@ -82,6 +82,10 @@ def test_rows_without_a_place_are_refused_skipped_or_answered_by_null(client: Cl
     rows = np.frombuffer(binary.body, "<f4").reshape(4, -1)
     assert np.isnan(rows[1:3]).all()
     np.testing.assert_array_equal(rows[[0, 3]], want)
+    pairs = np.array([PARIS, (np.nan, 2.0), (95.0, 3.0), (-1.3, 36.8)], "<f8").tobytes()
+    assert client.ask("/embed/binary", pairs).status == 422
+    assert client.ask("/embed/binary?on_bad=null", pairs).body == binary.body
+    assert client.ask("/embed/binary?on_bad=skip", pairs).body == rows[[0, 3]].tobytes()
 
 
 def test_labels_without_a_place_are_refused_or_left_out(client: Client) -> None:

@@ -15,7 +15,14 @@ from tessearth.imagery.reading import build_places, build_source, check_files
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe, load_recipe
 from tessearth.settings import from_plain
 from tessearth.sphere import find_region, sample_land
-from tests.imagery.sources.fabricate import from_origin, write_tiff
+from tests.imagery.sources.fabricate import (
+    from_origin,
+    mercator_position,
+    pattern_tile,
+    write_mbtiles,
+    write_tiff,
+    write_tile_folder,
+)
 
 HASHES = {
     "earth": "37b9d8b76933278964da0b1b96331c94fb842aa8fe45de2749fefb645244bd38",
@@ -129,6 +136,31 @@ def test_a_geotiff_gives_places_whose_whole_tile_it_holds(tmp_path: Path) -> Non
     assert np.ptp(latlon, axis=0) == pytest.approx((0.085, 0.062), abs=0.01)
     store = build_store(FeatureRecipe(sources=(recipe,), places=places, fit_places=20), tmp_path / "store")
     assert len(store.latlon) == 60
+
+
+@pytest.mark.parametrize("form", ["mbtiles", "folder", "tms"])
+def test_a_pyramid_gives_places_whose_map_tiles_it_has(tmp_path: Path, form: str) -> None:
+    """Without its coarser zooms a tile that is missing cannot be cut from a parent: reading it would be an error."""
+    tiles = [(6, x, y) for x in (32, 33, 34) for y in (21, 22) if (x, y) != (33, 22)]
+    folder = tmp_path / "pyramid"
+    if form == "mbtiles":
+        write_mbtiles(folder, tiles, pattern_tile)
+    else:
+        write_tile_folder(folder, tiles, pattern_tile, tms=form == "tms")
+    options = {"location": str(folder), "size": 8, "km_per_pixel": 3.0, "tms": form == "tms"}
+    source = build_source(SourceRecipe(kind="tile-pyramid", options=options))
+    latlon = build_places(PlacesRecipe(where="source", count=200), source, "tile-pyramid").latlon
+    assert len(latlon) == 200
+    column, row = (axis // 256 for axis in mercator_position(latlon, 6))
+    assert {(6, int(x), int(y)) for x, y in zip(column, row, strict=True)} == set(tiles)
+    assert source.tiles(latlon).shape == (200, 3, 8, 8)
+
+
+def test_a_server_of_tiles_says_what_to_set() -> None:
+    options = {"location": "http://127.0.0.1:9/{z}/{x}/{y}.png", "max_zoom": 3, "size": 4, "km_per_pixel": 30.0}
+    source = build_source(SourceRecipe(kind="tile-pyramid", options=options))
+    with pytest.raises(ConfigError, match="does not say which tiles it has: set places"):
+        build_places(PlacesRecipe(where="source", count=3), source, "tile-pyramid")
 
 
 def test_a_source_without_bounds_says_what_to_set() -> None:

@@ -25,7 +25,7 @@ from tessearth.imagery import building
 from tessearth.imagery.building import build_store
 from tessearth.imagery.contact_sheet import draw_contact_sheet
 from tessearth.imagery.image_encoders import build_image_encoder
-from tessearth.imagery.reading import build_source, read_ahead, read_tiles
+from tessearth.imagery.reading import build_source, join_sources, read_ahead, read_tiles
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.store import FeatureStore
 from tessearth.sphere.sampling import split_places
@@ -122,15 +122,15 @@ def test_the_same_recipe_gives_the_same_bytes_whoever_reads(
 def test_a_reading_process_that_is_killed_is_replaced(
     raster: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode, killed = building._encode, []
+    encode, killed = building.encode_views, []
 
-    def kill_a_reader_and_encode(*chunk: object) -> object:
+    def kill_a_reader_and_encode(*views: object) -> object:
         if not killed:
             killed.append(multiprocessing.active_children()[0].pid or 0)
             os.kill(killed[0], signal.SIGKILL)
-        return encode(*chunk)  # type: ignore[arg-type]
+        return encode(*views)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(building, "_encode", kill_a_reader_and_encode)
+    monkeypatch.setattr(building, "encode_views", kill_a_reader_and_encode)
     build(make_recipe(raster), tmp_path / "again", processes=1)
     assert killed
     assert content(tmp_path / "again") == content(finished)
@@ -434,19 +434,9 @@ def test_wrong_words_in_a_recipe_are_named(raster: Path, tmp_path: Path) -> None
         shutil.rmtree(path, ignore_errors=True)
 
 
-def test_features_too_large_for_float16_are_refused(raster: Path, tmp_path: Path) -> None:
-    class Loud:
-        width = 2
-
-        def encode(self, tiles: torch.Tensor) -> torch.Tensor:
-            return torch.full((len(tiles), 2), 1e6)
-
-        def describe(self) -> dict[str, object]:
-            return {"name": "loud"}
-
-    tiles = [[np.zeros((3, 3, 4, 4), np.float32)]]
+def test_features_too_large_for_float16_are_refused(raster: Path) -> None:
     with pytest.raises(ConfigError, match="a feature of place 64 is 1e\\+06, too large for float16"):
-        building._encode([Loud()], tiles, make_recipe(raster), 64)  # type: ignore[list-item]
+        join_sources([torch.zeros(3, 1, 2), torch.full((3, 1, 2), 1e6)], make_recipe(raster), range(64, 67))
 
 
 def test_places_of_a_sources_own(tmp_path: Path) -> None:

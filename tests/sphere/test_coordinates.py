@@ -12,11 +12,9 @@ import pytest
 import shapely
 import torch
 import xarray as xr
-from shapely.geometry import LineString
 
 from tessearth.errors import ConfigError, CoordinateError, CoordinateWarning
-from tessearth.sphere.containers import find_columns
-from tessearth.sphere.coordinates import as_latlon, as_xyz, take_latlon
+from tessearth.sphere import as_latlon, as_xyz, find_columns, take_latlon, take_places
 
 PARIS, NAIROBI = (48.8566, 2.3522), (-1.2921, 36.8219)
 EXPECTED = np.array([PARIS, NAIROBI])
@@ -82,6 +80,53 @@ def test_columns_are_named(make: object) -> None:
     np.testing.assert_allclose(as_latlon(table, lat="gps_lat", lon="gps_lon"), EXPECTED)
     with pytest.raises(CoordinateError, match=r"no column 'gps_lt'; did you mean 'gps_lat'"):
         as_latlon(table, lat="gps_lt", lon="gps_lon")
+
+
+SQUARES = [shapely.box(lon - 1, lat - 1, lon + 1, lat + 1) for lat, lon in EXPECTED]
+OF_SQUARES = geopandas.GeoDataFrame({"id": [1, 2]}, geometry=SQUARES, crs=4326)
+IN_METRES = OF_SQUARES.to_crs(3857)
+POLYGONS = {
+    "geoseries": OF_SQUARES.geometry,
+    "geodataframe in metres": IN_METRES,
+    "shapely": SQUARES,
+    "geojson": OF_SQUARES.__geo_interface__,
+    "arrow of geopandas": IN_METRES.to_arrow(),
+    "arrow table of shapes": pa.table(IN_METRES.to_arrow()),
+    "polars with an extension": pl.DataFrame(IN_METRES.to_arrow()),
+    "polars, bytes of the usual name": pl.DataFrame({"id": [1, 2], "geom": shapely.to_wkb(SQUARES)}),
+    "lazy polars": pl.DataFrame({"id": [1, 2], "geom": shapely.to_wkb(SQUARES)}).lazy(),
+}
+
+
+@pytest.mark.parametrize("form", POLYGONS)
+def test_shapes_in_every_container_are_places_inside_of_them(form: str) -> None:
+    np.testing.assert_allclose(as_latlon(POLYGONS[form]), EXPECTED, atol=0.02)
+    spread = take_places((POLYGONS[form],), shape="mean")
+    assert spread.samples is not None
+    assert spread.owners is not None
+    for row, place in enumerate(EXPECTED):
+        of_row = spread.samples[spread.owners == row]
+        assert len(of_row) > 40
+        assert np.abs(of_row - place).max() < 1
+
+
+def test_columns_that_are_named_or_usual_come_before_bytes_that_only_look_like_shapes() -> None:
+    wkb = shapely.to_wkb(SQUARES).tolist()
+    np.testing.assert_array_equal(
+        as_latlon(pa.table({"lat": [1.0, 2.0], "lon": [3.0, 4.0], "wkb": wkb})), [(1, 3), (2, 4)]
+    )
+    with pytest.raises(ConfigError, match="geometry is 'middle'; it must be one of point"):
+        take_places((SQUARES,), shape="middle")  # type: ignore[arg-type]
+
+
+def test_a_shape_without_a_place_takes_its_samples_with_it() -> None:
+    beyond = shapely.box(0, 95, 1, 96)
+    places = take_places(([SQUARES[0], beyond, SQUARES[1]],), on_bad="null", shape="mean")
+    means = places.apply(lambda latlon: latlon)
+    np.testing.assert_allclose(means[[0, 2]], EXPECTED, atol=0.02)
+    assert np.isnan(means[1]).all()
+    kept = take_places(([SQUARES[0], beyond, SQUARES[1]],), on_bad="skip", shape="mean")
+    np.testing.assert_array_equal(kept.apply(lambda latlon: latlon), means[[0, 2]])
 
 
 def test_one_place_in_every_form() -> None:
@@ -178,14 +223,14 @@ WRONG = {
     "lengths": (lambda: as_latlon(lat=[1.0, 2.0], lon=[1.0, 2.0, 3.0]), "lat has shape (2,) and lon (3,)"),
     "a file": (lambda: as_latlon("points.csv"), "tessearth encode --input FILE embeds a file"),
     "dates": (lambda: as_latlon({"lat": pd.to_datetime(["2020-01-01"]), "lon": [1]}), "lat holds dates"),
-    "line": (lambda: as_latlon(LineString([(0, 0), (1, 1)])), "a LineString is no point"),
     "dicts and others": (lambda: as_latlon([COLUMNS, 5.0]), "row 1 is of type float, and others are dicts"),
     "broken geojson": (lambda: as_latlon({"type": "Point", "coordinates": "ab"}), "the points are no GeoJSON"),
     "no columns": (lambda: as_latlon([PARIS], lat="a", lon="b"), "these points have none"),
     "three": (lambda: as_latlon(1.0, 2.0, 3.0), "3 things were given"),
     "no such column": (lambda: as_latlon(pd.DataFrame({"a": [1], "lon": [2]})), "no column of a, lon reads as lat"),
-    "lines": (lambda: as_latlon(geopandas.GeoSeries([LineString([(0, 0), (1, 1)])], crs=4326)), "not points"),
     "mistyped column": (lambda: find_columns(["latitude", "lon"], lat="latitud"), "did you mean 'latitude'?"),
+    "one column twice": (lambda: find_columns(["a", "lon"], lat="a", lon="a"), "both read from column 'a'"),
+    "no shape": (lambda: as_latlon({"type": "Polygone", "coordinates": [1, 2]}), "the shapes are no GeoJSON"),
     "swapped columns": (lambda: find_columns(["lat", "lon"], lat="lon", lon="lat"), "swap them"),
     "xyz of the wrong shape": (lambda: as_xyz([(1.0, 2.0)]), "xyz has shape (1, 2)"),
     "no direction": (

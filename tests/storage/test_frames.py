@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tessearth.errors import TableError
-from tessearth.storage import Reading, is_frame, open_points, read_labelled
+from tessearth.sphere import is_frame
+from tessearth.storage import Reading, open_points, read_labelled
 
 FRAME = pd.DataFrame(
     {"lat": [1.5, 2.5, -3.0], "lon": [10.0, 20.0, 200.0], "id": ["01", "2", None], "mixed": [1, "b", 2.5]},

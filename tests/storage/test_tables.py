@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from tessearth.bulk.writers import as_column, embedding_schema, open_writer, output_format
 from tessearth.errors import OutputError, TableError, TableWarning
+from tessearth.sphere import Geometry, Places, read_shapes
 from tessearth.storage import ROWS_AT_ONCE, PointBatch, Reading, csv_text, open_points, read_labelled
-from tessearth.storage.shapes import Geometry, read_shapes
 
 FRAME = pd.DataFrame(
     {"id": [7, 8, 9], "lat": [48.8566, -1.2921, 64.1], "lon": [2.3522, 36.8219, -179.99], "name": ["Paris", "N, B", ""]}
@@ -175,7 +175,7 @@ def write_all(tmp_path: Path, name: str, source: Path | None = None) -> Path:
         for batch in points.batches:
             for half in (slice(0, 2), slice(2, 3)):  # two writes, so that appending is exercised
                 lines = batch.lines and batch.lines[half]
-                part = PointBatch(batch.rows[half], batch.latlon[half], lines)
+                part = PointBatch(batch.rows[half], Places(batch.latlon[half]), lines)
                 writer.write(part, as_column(EMBEDDINGS[half], part.latlon, SCHEMA))
     return target
 

@@ -23,7 +23,8 @@ import torch
 
 from tessearth import Embedder
 from tessearth.bulk import ModelChoice, TableJob, encode_table, output_format, tables
-from tessearth.errors import OutputError, TableError, TessearthError
+from tessearth.errors import OutputError, TableError, TableWarning, TessearthError
+from tessearth.sphere import Shape
 from tessearth.storage import Reading, open_points, read_labelled
 from tessearth.training import finetune, predict_table
 from tests.conftest import tiny_encoder
@@ -243,17 +244,82 @@ REFUSED: dict[str, tuple[str, bytes | Callable[[Path], Any], str]] = {
     "JSON of another shape": ("t.json", b'{\n "lat": [1, 2]\n}', "line 1 is no JSON object"),
     "a list in JSON": ("t.json", b"[1, 2]", "holds 1 where an object with named values belongs"),
     "text without columns": ("t.txt", b"hello world\nthis is a letter\n", "no column of hello world reads as lat"),
-    "latin-1 as UTF-8": ("t.csv", "lat,lon,n\n1,20,ü\n".encode("cp1252"), "add --encoding with its own"),
-    "two encodings": ("t.csv", "lat,lon,n\n1,20,ü\n".encode() + b"1,20,\xfc\n", "a part of the text only is UTF-8"),
+    "latin-1 as UTF-8": (
+        "t.csv",
+        "lat,lon,n\n1,20,ü\n".encode("cp1252"),
+        "name its encoding, such as cp1252 .*add --encoding latin-1",
+    ),
+    "two encodings": ("t.csv", "lat,lon,n\n1,20,ü\n".encode() + b"1,20,\xfc\n", "not all of the text is utf-8: name"),
     "a title": ("t.csv", b"Places of 2024\n\nlat,lon\n1,20\n", "the first line is one column; if it is no header"),
     "names of their own": ("t.csv", b"breite,laenge\n1,20\n", "reads as lat: .*; add --lat COLUMN --lon COLUMN"),
     "UTF-16 without a mark": ("t.csv", "lat,lon\n1,2\n".encode("utf-16-le"), "add --encoding utf-16-le"),
-    "pairs": ("t.csv", b'id,where\n1,"48.85, 2.35"\n', "column 'where' holds pairs: add --lat where --coordinates"),
-    "text points": ("t.csv", b"id,wkt\n1,POINT (2 48)\n", "column 'wkt' holds points as text: add --lat wkt --coord"),
-    "text shapes": ("t.csv", b'id,wkt\n1,"POLYGON ((1 1, 2 2, 1 2, 1 1))"\n', "column 'wkt' holds shapes as text"),
+    "pairs": (
+        "t.csv",
+        b'id,where\n1,"48.85, 2.35"\n',
+        "column 'where' holds pairs .*add --lat where --coordinates lat,lon",
+    ),
+    "text points": (
+        "t.csv",
+        b"id,wkt\n1,POINT (2 48)\n",
+        "column 'wkt' holds shapes as text; to read these add --lat wkt --coordinates lon,lat",
+    ),
+    "text shapes": (
+        "t.csv",
+        b'id,wkt\n1,"POLYGON ((1 1, 2 2, 1 2, 1 1))"\n',
+        "column 'wkt' holds shapes as text; to read these add --lat wkt --coordinates wkt",
+    ),
+    "a bare carriage return": (
+        "t.csv",
+        b"lat,lon,n\n1,20,x\n3,4,y\rz\n5,6,z\n",
+        "row 2 has a quote, or the line end of an old",
+    ),
     "an open quote": ("t.csv", b'lat,lon,n\n1,20,"x\n3,4,y\n', "row 1 .*quote"),
     "letters apart in capitals": ("t.csv", b"lat,lon,a,A\n1,20,3,4\n", "differ in capitals only"),
 }
+
+
+DIRTY = """n;gps_lat;gps_lon;value
+Zürich;47,37;8,55;1,5
+;;;
+Bern;46,95;7,45;2,5
+nowhere;99,5;7,45;2,5
+"""
+
+
+def test_one_error_names_every_option_that_a_dirty_table_needs(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(DIRTY.encode() * 3000 + b"\xfc;1;2;3\n")
+    with pytest.raises(TableError) as caught, open_points(tmp_path / "t.csv"):
+        pass
+    said = str(caught.value).partition("to read these add ")[2]
+    assert said == "--encoding latin-1 --lat gps_lat --lon gps_lon --coordinates comma --bad-rows skip"
+    given = Reading(encoding="latin-1", lat="gps_lat", lon="gps_lon", coordinates="comma", on_bad="skip")
+    with open_points(tmp_path / "t.csv", given) as points:
+        assert next(points.batches).latlon[:2].tolist() == [[47.37, 8.55], [46.95, 7.45]]
+    (tmp_path / "t.csv").write_bytes(DIRTY.encode("cp1252"))
+    with pytest.warns(TableWarning, match="read as cp1252"), pytest.raises(TableError) as caught:
+        read_labelled(tmp_path / "t.csv", "value")
+    assert str(caught.value).endswith("add --lat gps_lat --lon gps_lon --coordinates comma --bad-rows skip")
+
+
+def test_bad_rows_are_not_left_out_where_another_form_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("lat;lon\n" + ";\n" * 20 + "48,5;2,25\n" * 5)
+    with pytest.raises(TableError, match="add --coordinates comma --bad-rows skip"), open_points(tmp_path / "t.csv"):
+        pass
+
+
+@pytest.mark.parametrize("geometry", ["point", "mean"])
+def test_shapes_as_text_are_places(tmp_path: Path, geometry: Shape) -> None:
+    (tmp_path / "t.csv").write_text('id,where\n01,"POLYGON ((0 40, 2 40, 2 42, 0 42, 0 40))"\n02,\n03,POINT (7 8)\n')
+    reading = Reading(lat="where", coordinates="wkt", on_bad="null", geometry=geometry)
+    with open_points(tmp_path / "t.csv", reading) as points:
+        (batch,) = points.batches
+    np.testing.assert_allclose(batch.places.apply(lambda latlon: latlon), [(41, 1), (np.nan, np.nan), (8, 7)])
+    assert batch.rows.column("id").to_pylist() == ["01", "02", "03"]
+    with (
+        pytest.raises(TableError, match="row 2: column 'where' is empty"),
+        open_points(tmp_path / "t.csv", Reading(lat="where", coordinates="wkt")),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("name", REFUSED)

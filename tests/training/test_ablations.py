@@ -34,6 +34,7 @@ class Trained(NamedTuple):
     positions: np.ndarray
     terms: dict[str, float]
     places: int
+    alive: np.ndarray | None
 
 
 def run(name: str, store: Path, folder: Path) -> Trained:
@@ -50,14 +51,18 @@ def run(name: str, store: Path, folder: Path) -> Trained:
     if name == "ablations/clusters":
         save(tiny_encoder(dtype=torch.float32), folder / "other.safetensors")
         changes += [f"sites.model={folder / 'other.safetensors'}", "sites.places=500", "sites.rounds=3"]
+    if (growth := read_recipe(name).sites.growth) is not None:
+        start = [size // SMALLER for size in growth.start or ()]
+        changes += [f"sites.growth.start={start}", "sites.refresh_every=1", "sites.growth.every=1"]
+        changes += ["sites.growth.accumulate_every=1"]
     out = folder / name.replace("/", "-")
     pretrain(read_recipe(name, [*TOY, *changes]), out, store=store, device="cpu")
     with np.load(out / "trajectories.npz") as found:
-        positions = found["positions"]
+        positions, alive = found["positions"], found.get("alive")
     last = out / "weights" / "last.safetensors"
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     terms = next(line["training"] for line in lines if "training" in line)
-    return Trained(load_weights(last), positions, terms, read_weights(last).provenance["training_places"])
+    return Trained(load_weights(last), positions, terms, read_weights(last).provenance["training_places"], alive)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +119,19 @@ def attends_softly(found: Trained, paper: Trained) -> bool:
     return temperatures == pytest.approx([0.2, 0.2]) and float(sharply.image_temperature) == pytest.approx(0.05)
 
 
+def sharp_as_spaced(found: Trained, paper: Trained) -> bool:
+    levels = [v for v in found.encoder.voronois() if v.config.is_spaced]
+    return len(levels) > 0 and all(
+        torch.allclose(v.sharpness() * v.spacing.square(), torch.tensor(2.0), rtol=0.05) for v in levels
+    )
+
+
+def grows(found: Trained, paper: Trained) -> bool:
+    return (
+        sharp_as_spaced(found, paper) and found.alive is not None and bool(found.alive[0].sum() < found.alive[-1].sum())
+    )
+
+
 CHANGES: dict[str, Callable[[Trained, Trained], bool]] = {
     "fixed-sites": stays,
     "no-tokens": lambda found, paper: found.encoder.tokens is None and found.terms["alignment"] == 0,
@@ -137,6 +155,10 @@ CHANGES: dict[str, Callable[[Trained, Trained], bool]] = {
     "free-sites": leaves_the_sphere,
     "decoupled-sharpness": lambda found, paper: bool(found.encoder.voronois()[0].territory.abs().max() > 0),
     "several-tessellations": lambda found, paper: len(found.encoder.voronois()) == 3,
+    "levels": lambda found, paper: sharp_as_spaced(found, paper) and len(found.encoder.voronois()) == 3,
+    "levels-stay": lambda found, paper: sharp_as_spaced(found, paper) and stays(found, paper),
+    "levels-grown": grows,
+    "one-level": lambda found, paper: sharp_as_spaced(found, paper) and len(found.encoder.voronois()) == 1,
     "sum-reduction": lambda found, paper: found.terms["reconstruction"] > 8 * paper.terms["reconstruction"],
     "distillation-1": distils,
     "distillation-10": distils,

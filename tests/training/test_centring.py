@@ -10,8 +10,8 @@ from tessearth.encoder.config import TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.encoder.sites import start_sites
 from tessearth.errors import ConfigError
-from tessearth.training.model import build_encoder
-from tessearth.training.recipe import SitesRecipe
+from tessearth.training.sites_recipe import SitesRecipe
+from tessearth.training.start import build_encoder
 from tests.training.fabricate import toy_recipe
 
 SHAPES: dict[str, dict[str, object]] = {

@@ -1,15 +1,26 @@
 """Retrieval and token statistics on cases whose answer is known."""
 
+import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import DataError
-from tessearth.training import loop
-from tessearth.training.loop import retrieval
+from tessearth.imagery import FeatureStore
+from tessearth.sphere import is_inhabited_land
+from tessearth.training import validation
+from tessearth.training.data import TrainingData
+from tessearth.training.loop import pretrain
+from tessearth.training.model import PretrainingModel
+from tessearth.training.recipe import TrainingRecipe
+from tessearth.training.start import build_encoder
+from tessearth.training.validation import retrieval, unexplained
+from tests.training.fabricate import toy_recipe
 
 
 def test_equal_sides_are_found_at_once() -> None:
@@ -24,7 +35,7 @@ def test_one_embedding_for_everything_finds_nothing() -> None:
 
 
 def test_ranks_are_those_of_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(validation, "ROWS_AT_ONCE", 7)
     generator = torch.Generator().manual_seed(1)
     image = F.normalize(torch.randn(40, 6, generator=generator), dim=-1)
     place = F.normalize(image + 0.8 * torch.randn(40, 6, generator=generator), dim=-1)
@@ -55,7 +66,7 @@ def test_the_same_is_found_a_block_of_queries_at_a_time(monkeypatch: pytest.Monk
     place, image = F.normalize(torch.randn(2, 30, 4, generator=generator), dim=-1)
     whole = retrieval(place, image)
     for rows in (1, 4, 29, 30, 31):
-        monkeypatch.setattr(loop, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(validation, "ROWS_AT_ONCE", rows)
         assert retrieval(place, image) == whole
 
 
@@ -69,3 +80,33 @@ def test_entropy_is_that_of_each_place_and_use_that_of_all_together() -> None:
     assert found[1:] == (0.0, 1.0, 1.0, 0)
     uneven = measure_token_use(torch.eye(4)[[0, 0, 1, 2]])
     assert uneven.above_uniform == 1
+
+
+def test_unexplained_is_the_share_of_the_features_variance_over_land(store: Path) -> None:
+    data = TrainingData(FeatureStore(store), TrainingRecipe(), output_dim=16, device=torch.device("cpu"))
+    recipe, generator = toy_recipe(), torch.Generator().manual_seed(0)
+    model = PretrainingModel(
+        build_encoder(recipe, generator), data.moments, recipe.objective, recipe.training, generator
+    ).eval()
+    batch = data.some_training(10_000)
+    with torch.no_grad():
+        sides = model.sides(*batch)
+        found = unexplained(model, sides, batch.latlon)["unexplained"]
+    assert sides.decoded is not None
+    land = is_inhabited_land(batch.latlon.numpy())
+    assert 0 < land.sum() < len(land)
+    scale = float(model.feature_scale)
+    feature, decoded = batch.features.double().numpy()[land], sides.decoded.double().numpy()[land] / scale
+    error = np.square(decoded + model.feature_mean.numpy() - feature).sum()
+    assert found == pytest.approx(error / np.square(feature - feature.mean(0)).sum(), rel=1e-4)
+    perfect = sides._replace(decoded=sides.feature)
+    assert unexplained(model, perfect, batch.latlon) == {"unexplained": 0.0}
+    assert unexplained(model, sides, torch.zeros_like(batch.latlon)) == {}  # all at sea
+    assert unexplained(model, sides._replace(decoded=None), batch.latlon) == {}
+
+
+def test_waves_of_the_position_do_not_count_as_explained(store: Path, tmp_path: Path) -> None:
+    recipe = toy_recipe(objective={"position": 1.0, "position_degrees": 3}, steps=2, evaluate_every=1)
+    pretrain(recipe, tmp_path / "run", store=store, device="cpu")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(0.5 < line["validation"]["unexplained"] < 5 for line in lines if "validation" in line)

@@ -11,8 +11,10 @@ import torch
 from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError
 from tessearth.training.data import BatchOrder, TrainingData
-from tessearth.training.model import PretrainingModel, cluster_sites, k_means
-from tessearth.training.recipe import SitesRecipe, TrainingRecipe
+from tessearth.training.model import PretrainingModel
+from tessearth.training.placing import cluster_sites, k_means
+from tessearth.training.recipe import TrainingRecipe
+from tessearth.training.sites_recipe import SitesRecipe
 from tessearth.training.step import (
     GROUP_OF,
     GROUPS,
@@ -23,6 +25,7 @@ from tessearth.training.step import (
 )
 from tests.conftest import tiny_encoder
 from tests.training.fabricate import fabricate_store, toy_recipe
+from tests.training.growing import BROAD, SPACED
 
 CPU = torch.device("cpu")
 
@@ -37,7 +40,7 @@ def read(path: Path, **changes: object) -> TrainingData:
 
 def build_model(data: TrainingData, **changes: object) -> PretrainingModel:
     recipe = toy_recipe(**changes)  # type: ignore[arg-type]
-    from tessearth.training.model import build_encoder
+    from tessearth.training.start import build_encoder
 
     generator = torch.Generator().manual_seed(0)
     return PretrainingModel(
@@ -192,7 +195,8 @@ def test_constraints_bring_sites_sharpness_and_scale_back(store: Path) -> None:
 
 def test_the_step_traces_whole_for_the_compiler(store: Path) -> None:
     data = read(store)
-    model = build_model(data, encoder={"dropout": 0.0, "token_dropout": 0.0})
+    levels = (*toy_recipe().encoder.tessellations, BROAD, SPACED)
+    model = build_model(data, encoder={"tessellations": levels, "dropout": 0.0, "token_dropout": 0.0})
     batch = data.held_out(20)
     assert batch is not None
     torch._dynamo.reset()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import rasterio
 
-from tessearth.errors import ConfigError, OutputError, UnknownNameError
+from tessearth.errors import ConfigError, DataError, OutputError, UnknownNameError
+from tessearth.training import prediction_map
 from tessearth.training.finetuned import FineTuned
 from tessearth.training.prediction_map import predict_map
 from tests.training.test_finetuning import LATLON, bands, tune, waves
@@ -86,11 +87,29 @@ def test_mistakes_are_one_line_and_leave_nothing(numbers: FineTuned, tmp_path: P
         predict_map(numbers, tmp_path / "map.tif", 10.0, bbox=BOX, region="kenya")
     with pytest.raises(UnknownNameError, match="did you mean 'kenya'"):
         predict_map(numbers, tmp_path / "map.tif", 10.0, region="kenia")
-    with pytest.raises(RuntimeError, match="stop"):
-        predict_map(numbers, tmp_path / "map.tif", 10.0, progress=stop)
     assert [path.name for path in tmp_path.iterdir()] == ["there.tif"]
     assert (tmp_path / "there.tif").read_bytes() == b"mine"
 
 
-def stop(done: int, total: int) -> None:
-    raise RuntimeError("stop")
+def test_a_map_that_was_interrupted_goes_on(
+    numbers: FineTuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    predict_map(numbers, tmp_path / "whole.tif", 0.025, bbox=BOX)
+    with pytest.raises(KeyboardInterrupt, match="2 finished chunks are kept"):
+        predict_map(numbers, tmp_path / "map.tif", 0.025, bbox=BOX, progress=stop)
+    with pytest.raises(DataError, match="unfinished work of other settings"):
+        predict_map(numbers, tmp_path / "map.tif", 0.05, bbox=BOX)
+    with open(tmp_path / "map.tif.part" / "windows.f4", "r+b") as file:
+        file.write(b"\1\2\3\4")  # the first window is damaged
+    made: list[int] = []
+    monkeypatch.setattr(
+        prediction_map, "_window", lambda *given, make=prediction_map._window: (made.append(given[2]), make(*given))[1]
+    )
+    predict_map(numbers, tmp_path / "map.tif", 0.025, bbox=BOX)
+    assert made == [0, 2, 3]
+    assert (tmp_path / "map.tif").read_bytes() == (tmp_path / "whole.tif").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["map.tif", "whole.tif"]

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tessearth.training.model import PretrainingModel
 from tessearth.training.recipe import Recipe, read_recipe
 from tessearth.training.run_folder import RunFolder
 from tests.training.fabricate import fabricate_store, toy_recipe
+from tests.training.growing import growing_recipe
 
 KILLS = 10
 
@@ -37,13 +39,14 @@ from tessearth.encoder.sites import start_sites
 from tessearth.imagery.store import FeatureStore
 from tessearth.training.loop import pretrain
 from tests.training.fabricate import toy_recipe
+from tests.training.growing import growing_recipe
 
 # What is slow the first time happens here, once, and not in every child.
 torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
 start_sites("land", 24)
 out, store, rng = sys.argv[1], sys.argv[2], random.Random(4)
 FeatureStore(store)
-recipe = toy_recipe(steps={steps}, checkpoint_every=3, log_every=1)
+recipe = {recipe}(steps={steps}, checkpoint_every=3, log_every=1)
 for attempt in range({kills} + 1):
     read, write = os.pipe()
     child = os.fork()
@@ -168,12 +171,16 @@ def test_ctrl_c_saves_and_resuming_changes_no_bit(finished: Path, store: Path, t
         assert all(np.array_equal(one[name], other[name]) for name in other)
 
 
-def test_killed_at_random_moments_the_weights_are_the_same_to_the_bit(store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [toy_recipe, growing_recipe], ids=["sites move", "sites are born and die"])
+def test_killed_at_random_moments_the_weights_are_the_same_to_the_bit(
+    kind: Callable[..., Recipe], store: Path, tmp_path: Path
+) -> None:
     steps = 120
     untouched = content(store)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(whole, store, toy_recipe(steps=steps, checkpoint_every=3, log_every=1))
-    killer = [sys.executable, "-c", KILLER.format(steps=steps, kills=KILLS), str(killed), str(store)]
+    train(whole, store, kind(steps=steps, checkpoint_every=3, log_every=1))
+    killer = [sys.executable, "-c", KILLER.format(recipe=kind.__name__, steps=steps, kills=KILLS)]
+    killer += [str(killed), str(store)]
     done = subprocess.run(killer, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     begun = [int(line) for line in done.stdout.split()]
@@ -181,6 +188,8 @@ def test_killed_at_random_moments_the_weights_are_the_same_to_the_bit(store: Pat
     assert begun[0] == 0 < begun[-1]
     assert begun == sorted(begun)
     assert weights_of(killed) == weights_of(whole)
+    with np.load(killed / "trajectories.npz") as one, np.load(whole / "trajectories.npz") as other:
+        assert all(np.array_equal(one[name], other[name]) for name in other)
     assert content(store) == untouched
 
 

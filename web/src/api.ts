@@ -85,6 +85,7 @@ export interface Prediction {
   name: string;
   kind: "regress" | "classify";
   rows: number;
+  left_out: number;
   random: Score | null;
   regional: Score | null;
   low: number | null;
@@ -150,10 +151,10 @@ export async function post<T>(path: string, body: unknown, signal?: AbortSignal)
   return (await request(path, options)).json() as Promise<T>;
 }
 
-/** Embeddings of places as float32 rows. */
+/** Embeddings of places as float32 rows; NaN for a pair of NaN. */
 export async function embed(latlon: Float64Array<ArrayBuffer>): Promise<Float32Array> {
   const headers = { "content-type": "application/octet-stream" };
-  const answer = await request("/embed/binary", { method: "POST", headers, body: latlon });
+  const answer = await request("/embed/binary?on_bad=null", { method: "POST", headers, body: latlon });
   return new Float32Array(await answer.arrayBuffer());
 }
 

@@ -67,22 +67,49 @@ function parse(text: string, separator: string): string[][] {
   return rows;
 }
 
-/** Degrees of every row, or what is wrong with the first that has none. */
-export function places(table: Table): { lat: number[]; lon: number[] } {
-  const lat: number[] = [];
-  const lon: number[] = [];
-  table.rows.forEach((row, index) => {
-    for (const [into, at] of [[lat, table.lat], [lon, table.lon]] as const) {
-      const text = (row[at] ?? "").trim();
-      const value = text === "" ? NaN : Number(text);
-      if (!Number.isFinite(value)) {
-        const what = text === "" ? "is empty" : `is '${text.slice(0, 30)}', not a number of degrees`;
-        throw new Error(`${table.name}: row ${index + 1}, column ${table.columns[at]} ${what}`);
-      }
-      into.push(value);
-    }
-  });
-  return { lat, lon };
+/** What is done about rows without a place: refuse the table, leave them out, keep them as empty. */
+export type OnBad = "error" | "skip" | "null";
+
+/** A table and the degrees of its rows, NaN where a row is kept without a place. */
+export interface Placed {
+  table: Table;
+  lat: number[];
+  lon: number[];
+  /** How many rows have no place. */
+  bad: number;
+}
+
+const SHOWN_ROWS = 3;
+
+export function places(table: Table, onBad: OnBad): Placed {
+  const degrees = table.rows.map((row) => [toDegrees(row[table.lat]), toDegrees(row[table.lon])] as const);
+  const swapped = degrees.every(([, lon]) => !(Math.abs(lon) > 90));
+  const problems = degrees.map((pair, index) => problem(table, index, pair, swapped));
+  const bad = problems.filter(Boolean);
+  const count = bad.length === 1 ? "" : `${bad.length} of ${table.rows.length} rows have no place: `;
+  if (bad.length && (onBad === "error" || bad.length === table.rows.length)) {
+    const more = bad.length > SHOWN_ROWS ? ` and ${bad.length - SHOWN_ROWS} more` : "";
+    throw new Error(`${table.name}: ${count}${bad.slice(0, SHOWN_ROWS).join("; ")}${more}`);
+  }
+  const kept = table.rows.map((_, index) => index).filter((index) => onBad === "null" || !problems[index]);
+  const axis = (which: 0 | 1): number[] => kept.map((index) => (problems[index] ? NaN : degrees[index]![which]));
+  return { table: { ...table, rows: kept.map((index) => table.rows[index]!) }, lat: axis(0), lon: axis(1), bad: bad.length };
+}
+
+function toDegrees(text: string | undefined): number {
+  return text?.trim() ? Number(text) : NaN;
+}
+
+/** Why a row has no place; null for one that has. */
+function problem(table: Table, index: number, [lat, lon]: readonly [number, number], swapped: boolean): string | null {
+  for (const [value, at] of [[lat, table.lat], [lon, table.lon]] as const) {
+    const text = (table.rows[index]![at] ?? "").trim();
+    const what = text === "" ? "is empty" : `is '${text.slice(0, 30)}', not a number of degrees`;
+    if (!Number.isFinite(value)) return `row ${index + 1}, column ${table.columns[at]} ${what}`;
+  }
+  if (Math.abs(lat) <= 90 && Math.abs(lon) <= 360) return null;
+  const advice = swapped ? "this looks like (lon, lat): swap the two" : "latitude lies between -90 and 90, longitude between -180 and 180 (or 0 and 360)";
+  return `row ${index + 1} is (${lat}, ${lon}): not (lat, lon) in degrees; ${advice}`;
 }
 
 export interface Column {

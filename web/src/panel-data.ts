@@ -2,7 +2,7 @@
 
 import type { Map as Globe } from "maplibre-gl";
 import { type Health, type Prediction, type Score, embed, post } from "./api";
-import { type Column, type Table, places, readTable, targets, toNpy } from "./csv";
+import { type Column, type OnBad, type Placed, places, readTable, targets, toNpy } from "./csv";
 import { announce, h, percent, replace, spinner } from "./dom";
 import { flyTo } from "./globe";
 import type { ClassNames } from "./legend";
@@ -10,6 +10,11 @@ import { showPoints } from "./overlays";
 import { store } from "./state";
 
 const EMBEDDED_AT_ONCE = 8192;
+const BAD_ROWS: readonly (readonly [OnBad, string])[] = [
+  ["error", "refuse the table"],
+  ["skip", "leave them out"],
+  ["null", "keep them as empty"],
+];
 
 export class DataPanel {
   readonly element = h("div", { class: "stack" });
@@ -17,6 +22,8 @@ export class DataPanel {
   classes: ClassNames | null = null;
   private readonly outcome = h("div", { class: "stack", id: "outcome" });
   private readonly about = h("div", { class: "stack" });
+  private readonly onBad = h("select", { id: "bad" }, ...BAD_ROWS.map(([value, text]) => h("option", { value }, text)));
+  private file: File | null = null;
 
   constructor(
     private readonly globe: Globe,
@@ -33,7 +40,11 @@ export class DataPanel {
       h("strong", {}, "Drop a csv here, or choose one"),
       h("small", {}, "With columns lat and lon, in degrees. It goes to this server and nowhere else."),
     );
-    replace(this.element, input, zone, this.about, this.outcome);
+    this.onBad.addEventListener("change", () => {
+      if (this.file) void this.take(this.file);
+    });
+    const bad = h("label", { for: "bad", class: "row" }, "Rows without a place:", this.onBad);
+    replace(this.element, input, zone, bad, this.about, this.outcome);
     for (const kind of ["dragover", "drop"] as const) {
       document.addEventListener(kind, (event) => {
         if (!event.dataTransfer?.types.includes("Files")) return;
@@ -50,39 +61,41 @@ export class DataPanel {
 
   private async take(file: File): Promise<void> {
     store.set({ tab: "data" });
+    this.file = file;
     replace(this.outcome);
     try {
       const table = await readTable(file);
-      const { lat, lon } = places(table);
+      const placed = places(table, this.onBad.value as OnBad);
+      const { lat, lon } = placed;
       if (lat.length > this.health.limits.max_points) {
         throw new Error(`${file.name} has ${lat.length} rows; this page takes ${this.health.limits.max_points}. Use tessearth encode --input for more`);
       }
-      const bad = lat.findIndex((value) => Math.abs(value) > 90);
-      if (bad >= 0) {
-        const advice = lon.every((value) => Math.abs(value) <= 90) ? "this looks like (lon, lat): swap the two" : "latitude lies between -90 and 90";
-        throw new Error(`${file.name}: row ${bad + 1} is (${lat[bad]}, ${lon[bad]}): not (lat, lon) in degrees; ${advice}`);
-      }
-      showPoints(this.globe, lat, lon);
-      flyTo(this.globe, [mean(lat), mean(lon)]);
-      this.describe(table, lat, lon);
-      announce(`${lat.length} places read from ${file.name}`);
+      const known = lat.map((_, i) => i).filter((i) => !Number.isNaN(lat[i]));
+      const [shownLat, shownLon] = [lat, lon].map((axis) => known.map((i) => axis[i]!)) as [number[], number[]];
+      showPoints(this.globe, shownLat, shownLon);
+      flyTo(this.globe, [mean(shownLat), mean(shownLon)]);
+      this.describe(placed);
+      announce(`${known.length} places read from ${file.name}`);
     } catch (error) {
       replace(this.about);
       replace(this.outcome, h("p", { class: "trouble", role: "alert", id: "csv-trouble" }, (error as Error).message));
     }
   }
 
-  private describe(table: Table, lat: number[], lon: number[]): void {
+  private describe(placed: Placed): void {
+    const { table, lat, bad } = placed;
     const columns = targets(table);
-    const download = h("button", { type: "button", id: "download", onclick: () => void this.download(table, lat, lon) }, "Download embeddings (.npy)");
+    const download = h("button", { type: "button", id: "download", onclick: () => void this.download(placed) }, "Download embeddings (.npy)");
+    const left = bad ? `, ${bad.toLocaleString("en")} without a place ${this.onBad.value === "skip" ? "left out" : "kept as empty"}` : "";
+    const rows = bad ? `${lat.length.toLocaleString("en")} rows` : `${lat.length.toLocaleString("en")} places`;
     const parts: (HTMLElement | string)[] = [
-      h("p", { id: "rows" }, h("strong", {}, table.name), `: ${lat.length.toLocaleString("en")} places`),
+      h("p", { id: "rows" }, h("strong", {}, table.name), `: ${rows}${left}`),
       download,
     ];
     if (columns.length) {
       const options = columns.map((column, i) => h("option", { value: i }, `${column.name} (${column.kind === "regress" ? "numbers" : "classes"})`));
       const select = h("select", { id: "column" }, ...options);
-      const fit = (): void => void this.fit(table, lat, lon, columns[Number(select.value)]!);
+      const fit = (): void => void this.fit(placed, columns[Number(select.value)]!);
       parts.push(h("label", { for: "column" }, "Learn a column and map it"), h("div", { class: "row" }, select, h("button", { type: "button", id: "fit", onclick: fit }, "Map it")));
     } else {
       parts.push(h("p", { class: "quiet" }, "No other column can be learned: it takes numbers, or up to 64 classes, in at least 6 rows."));
@@ -90,11 +103,12 @@ export class DataPanel {
     replace(this.about, ...parts);
   }
 
-  private async fit(table: Table, lat: number[], lon: number[], column: Column): Promise<void> {
+  private async fit({ table, lat, lon }: Placed, column: Column): Promise<void> {
     const rows = table.rows.map((_, i) => i).filter((i) => (table.rows[i]![column.index] ?? "").trim() !== "");
     const texts = rows.map((i) => table.rows[i]![column.index]!.trim());
     const values = column.kind === "regress" ? texts.map(Number) : texts;
-    const body = { lat: rows.map((i) => lat[i]), lon: rows.map((i) => lon[i]), values, kind: column.kind, name: column.name };
+    const onBad = this.onBad.value === "error" ? "error" : "skip"; // a row without a place teaches nothing
+    const body = { lat: rows.map((i) => lat[i]), lon: rows.map((i) => lon[i]), values, kind: column.kind, name: column.name, on_bad: onBad };
     replace(this.outcome, spinner(`Learning ${column.name} from ${rows.length.toLocaleString("en")} places`));
     try {
       const found = await post<Prediction>("/predict", body);
@@ -115,13 +129,13 @@ export class DataPanel {
     return h(
       "section",
       { id: "scores" },
-      h("h3", {}, `${found.name}, from ${found.rows.toLocaleString("en")} places`),
+      h("h3", {}, `${found.name}, from ${found.rows.toLocaleString("en")} places${found.left_out ? `, ${found.left_out.toLocaleString("en")} rows without one` : ""}`),
       h("table", {}, h("tbody", {}, row(found.random, "Rows held out at random", "too few rows"), row(found.regional, "Whole regions held out", "too few regions"))),
       h("p", { class: "quiet" }, `Cross-validated. ${against} Trust the map far from your points as far as the second score goes.`),
     );
   }
 
-  private async download(table: Table, lat: number[], lon: number[]): Promise<void> {
+  private async download({ table, lat, lon }: Placed): Promise<void> {
     const parts: Float32Array[] = [];
     try {
       for (let start = 0; start < lat.length; start += EMBEDDED_AT_ONCE) {

@@ -4,9 +4,7 @@ from tessearth.bulk.rasters import write_raster as write_raster
 from tessearth.bulk.tables import ModelChoice as ModelChoice
 from tessearth.bulk.tables import Runtime as Runtime
 from tessearth.bulk.tables import TableJob as TableJob
-from tessearth.bulk.tables import embed_rows as embed_rows
 from tessearth.bulk.tables import encode_table as encode_table
-from tessearth.bulk.tables import places_of as places_of
 from tessearth.bulk.writers import ARRAYS_ONLY as ARRAYS_ONLY
 from tessearth.bulk.writers import check_width as check_width
 from tessearth.bulk.writers import open_writer as open_writer

@@ -21,28 +21,26 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tessearth.bulk.writers import (
-    WRITERS,
+    PACKED,
     Embeddings,
     OutputFormat,
-    Packed,
     Width,
     as_column,
     check_schema,
     embedding_schema,
+    make_writer,
     open_writer,
 )
 from tessearth.embedding import OnnxEmbedder
 from tessearth.errors import ConfigError, CoordinateWarning, OutputError, TableError, is_out_of_memory
-from tessearth.sphere import Floats
+from tessearth.sphere import Floats, Places
 from tessearth.storage import (
     AS_USUAL,
     ROWS_AT_ONCE,
     STANDARD_STREAM,
     Job,
-    Places,
     PointBatch,
     PointTable,
     Pool,
@@ -100,26 +98,8 @@ class ModelChoice:
         return embeddings
 
     def embed_places(self, embedder: Any, places: Places) -> Embeddings:
-        """The embeddings of rows, (N, D), as `embed_rows` makes them."""
-        return embed_rows(functools.partial(self.embed, embedder), places)
-
-
-def embed_rows(embed: Callable[[Floats], Embeddings], places: Places) -> Embeddings:
-    """The embeddings of rows, (N, D): NaN for a row without a place, the mean for a row with several."""
-    known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(places.latlon).all(axis=1))
-    found: Embeddings
-    if places.samples is not None and places.owners is not None:
-        several = embed(np.ascontiguousarray(places.samples)).astype(np.float64)
-        starts = np.searchsorted(places.owners, np.flatnonzero(known))
-        counts = np.bincount(places.owners, minlength=len(known))[known]
-        found = np.add.reduceat(several, starts) / counts[:, None] if len(starts) else several[:0]
-    elif known.all():
-        return embed(places.latlon)
-    else:
-        found = embed(np.ascontiguousarray(places.latlon[known]))
-    embeddings = np.full((len(known), found.shape[1]), np.nan, np.float32)
-    embeddings[known] = found
-    return embeddings
+        """The embeddings of rows, (N, D), as `Places.apply` makes them."""
+        return places.apply(functools.partial(self.embed, embedder))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,16 +170,11 @@ def _encode_in_one_go(table: TableJob, points: PointTable, show: Progress) -> "E
     show(0, points.total_rows)
     with open_writer(table.output, table.format, points, added) as writer:
         for batch in points.batches:
-            embeddings = table.choice.embed_places(embedder, places_of(batch))
+            embeddings = table.choice.embed_places(embedder, batch.places)
             writer.write(batch, as_column(embeddings, batch.latlon, added))
             done += len(batch.latlon)
             show(done, points.total_rows)
     return Encoded.of(points, embedder.dim)
-
-
-def places_of(batch: PointBatch) -> Places:
-    """The places that stand for each row."""
-    return batch.places or Places(batch.latlon)
 
 
 def _encode_resumably(
@@ -276,7 +251,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
     added = embedding_schema(model.dim, table.width)
     check_schema(table.format, points.schema, added)
     with open(path, "r+b" if path.exists() else "w+b") as file, contextlib.ExitStack() as stack:
-        writer = WRITERS[table.format](file, points, added)
+        writer = make_writer(table.format, file, points, added)
         stack.callback(writer.abandon)
         job.chunks = growing = GrowingFile(job, file)
         batches: Iterator[tuple[int, PointBatch]] = enumerate(points.batches)
@@ -287,7 +262,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
                 break
             done += len(batch.latlon)
             show(done, points.total_rows)
-        tasks = ((numbered, EmbedTask(table.choice, places_of(numbered[1]), table.width)) for numbered in batches)
+        tasks = ((numbered, EmbedTask(table.choice, numbered[1].places, table.width)) for numbered in batches)
         for (number, batch), (fingerprint, embeddings) in pool.run(_embed, tasks):
             if fingerprint != model.fingerprint:
                 raise OutputError(
@@ -301,7 +276,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
         writer.finish()
         file.truncate()
         os.fsync(file.fileno())
-        if isinstance(writer, Packed):
+        if table.format in PACKED:
             path = job.folder / WHOLE
             with open(path, "wb") as whole:
                 writer.pack(whole)
@@ -311,8 +286,7 @@ def _fill(table: TableJob, points: PointTable, job: Job, pool: Pool, model: "Mod
 
 def _about(batch: PointBatch) -> bytes:
     """The places of a batch as bytes."""
-    places = places_of(batch)
-    arrays = [array for array in (places.latlon, places.samples, places.owners) if array is not None]
+    arrays = [array for array in batch.places if array is not None]
     return b"".join(np.ascontiguousarray(array, dtype="<f8").tobytes() for array in arrays)
 
 

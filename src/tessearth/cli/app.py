@@ -37,16 +37,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-CLASSES = {
-    finetune.finetune: finetune.FinetuneCommand,
-    finetune.predict: finetune.PredictCommand,
-    evaluate.evaluate: evaluate.Command,
-}
-"""Commands whose settings are options as well."""
-app.command("encode", cls=encode.Command)(encode.encode)
-app.command("raster", cls=raster.Command)(raster.raster)
-app.command("similar", cls=similar.Command)(similar.similar)
 for command in (
+    encode.encode,
+    raster.raster,
+    similar.similar,
     export.export,
     features.features,
     pretrain.pretrain,
@@ -60,7 +54,7 @@ for command in (
     serve.serve,
     serve.explore,
 ):
-    app.command(command.__name__, cls=CLASSES.get(command))(command)
+    options.add(app, command.__name__, command)
 app.add_typer(retrieve.app, name="retrieve")
 app.add_typer(prior.app, name="prior")
 

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,46 +13,29 @@ from tessearth.cli.options import MINUS, work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
-    from tessearth.bulk import Runtime
+    from tessearth.bulk import ModelChoice
 
-SETTINGS = (*options.READING_SETTINGS, "keep", "format", "dtype", "precision", "device", "workers")
-Command = options.with_settings(*SETTINGS, degrees=True)
 SHOWN_NUMBERS = 6
 KM_PER_DEGREE = 111.195
 """Of a great circle."""
 
 
-class Choice(NamedTuple):
-    """A model and its runtime."""
-
-    model: str
-    device: str | None
-    precision: str
-    runtime: "Runtime"
-    dims: int | None
-
-    def open(self) -> Any:
-        """An Embedder, or an OnnxEmbedder, which needs no torch."""
-        from tessearth.bulk import ModelChoice
-
-        return ModelChoice(**self._asdict()).open()
-
-
+@options.takes(
+    *("keep", "format", "dtype", "precision", "device", "workers"),
+    reads=("lat", "lon", "geometry", "coordinates"),
+    degrees=True,
+)
 def encode(
     lat: Annotated[str | None, typer.Argument(metavar="LAT", help="Latitude in degrees.")] = None,
     lon: Annotated[str | None, typer.Argument(metavar="LON", help="Longitude in degrees.")] = None,
     table: options.OptionalInput = None,
     out: options.OptionalOut = None,
     model: options.Model = options.DEFAULT_MODEL,
-    lat_column: options.Lat = None,
-    lon_column: options.Lon = None,
-    geometry: options.Geometry = "point",
-    coordinates: options.Coordinates = "degrees",
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     dims: options.Dims = None,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """Turn places into embeddings.
 
@@ -71,36 +54,35 @@ def encode(
     --set, and options of the same names, take sep and encoding of a csv, keep (columns with commas, or none), format
     (of --out -), dtype (float32, float16), precision, device, and workers (a number, local, or tcp://host:8786).
     """
-    settings = options.take_settings(changes, *SETTINGS)
-    choice = _choose(model, settings.get("device"), settings.get("precision", "float32"), dims)
+    choice = choose(model, settings, dims)
     if (table is None) == (lat is None):
         raise ConfigError("give either LAT LON or --input FILE (and not both); see tessearth encode --help")
-    reading = {"lat": lat_column, "lon": lon_column, "geometry": geometry, "coordinates": coordinates}
     if table is None:
         latlon = number(lat, "LAT"), number(lon, "LON")
-        _refuse_with_place(out=out, lat=lat_column, lon=lon_column, **settings | {"device": None, "precision": None})
+        _refuse_with_place(out=out, **reading, **settings | {"device": None, "precision": None})
         _encode_place(latlon, choice, as_json)
     elif out is None:
         raise ConfigError("say where the embeddings go: --out FILE (or - for standard output)")
     else:
-        _encode_table(table, out, choice, options.reading(settings, bad_rows, **reading), settings, overwrite, as_json)
+        _encode_table(table, out, choice, reading, settings, overwrite, as_json)
     if choice.runtime == "torch":
         options.warn_if_untrained(model)
 
 
 def _encode_table(
-    table: str, out: str, choice: Choice, reading: Any, settings: dict[str, str], overwrite: bool, as_json: bool
+    table: str, out: str, choice: "ModelChoice", reading: Any, settings: dict[str, str], overwrite: bool, as_json: bool
 ) -> None:
     """Encode a table and say what was written."""
-    from tessearth.bulk import ModelChoice, TableJob, check_width, encode_table, output_format
+    from tessearth.bulk import TableJob, check_width, encode_table, output_format
+    from tessearth.storage import Reading
 
     keep = settings.get("keep")
     job = TableJob(
         source=table,
         output=out,
         format=output_format(out, settings.get("format", "jsonl" if as_json else None)),
-        choice=ModelChoice(**choice._asdict()),
-        reading=reading,
+        choice=choice,
+        reading=Reading(**reading),
         keep=None if keep is None else [] if keep == "none" else keep.split(","),
         width=check_width(settings.get("dtype", "float32")),
         overwrite=overwrite,
@@ -115,13 +97,16 @@ def _encode_table(
     print(line, file=sys.stderr if out == "-" else sys.stdout)
 
 
-def _choose(model: str, device: str | None, precision: str, dims: int | None) -> Choice:
+def choose(model: str, settings: dict[str, str], dims: int | None) -> "ModelChoice":
     """The model and its runtime: onnxruntime for an .onnx file, else torch."""
+    from tessearth.bulk import ModelChoice
+
+    device, precision = settings.get("device"), settings.get("precision", "float32")
     if not model.lower().endswith(".onnx"):
-        return Choice(model, device, precision, "torch", dims)
+        return ModelChoice(model=model, device=device, precision=precision, dims=dims)
     if precision != "float32" or device not in (None, "cpu"):
         raise ConfigError("an ONNX file runs in float32 on the CPU: leave out --precision and --device")
-    return Choice(model, None, precision, "onnx", dims)
+    return ModelChoice(model=model, runtime="onnx", dims=dims)
 
 
 def number(text: str | None, name: str) -> float:
@@ -140,7 +125,7 @@ def _refuse_with_place(**options: object) -> None:
             raise ConfigError(f"--{name} goes with --input FILE, not with LAT LON")
 
 
-def _encode_place(latlon: tuple[float, float], choice: Choice, as_json: bool) -> None:
+def _encode_place(latlon: tuple[float, float], choice: "ModelChoice", as_json: bool) -> None:
     """Print one embedding: the numbers on one line, or an object that also says how well sites cover the place."""
     from tessearth.sphere import as_latlon
 

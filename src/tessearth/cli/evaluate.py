@@ -1,6 +1,5 @@
 """`tessearth evaluate` scores embeddings task by task; `tessearth compare` says which differences count."""
 
-import dataclasses
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +15,7 @@ if TYPE_CHECKING:
     from tessearth.evaluation import Results
 
 
-SETTINGS = (
-    *options.READING_SETTINGS,
-    *("lat", "lon", "geometry", "coordinates", "kind", "data_dir", "benchmark", "maps", "device"),
-)
-Command = options.with_settings(*SETTINGS)
-
-
+@options.takes("kind", "data_dir", "benchmark", "maps", "device", reads=())
 def evaluate(
     out: options.Out,
     models: Annotated[
@@ -41,7 +34,7 @@ def evaluate(
     ] = None,
     table: options.OptionalInput = None,
     target: options.Target = None,
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     splits: Annotated[
         str, typer.Option(metavar="A,B,...", help="random, random5, 2deg, 10deg, 20deg, few10, few100, few1000.")
     ] = "random,10deg",
@@ -53,7 +46,7 @@ def evaluate(
         bool, typer.Option("--skip-unknown", help="Leave out unknown names and what cannot be loaded.")
     ] = False,
     cache: options.Cache = True,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """Score models on tasks, with whole regions held out and three references for comparison.
 
@@ -73,9 +66,6 @@ def evaluate(
     from tessearth.evaluation import evaluate as run
     from tessearth.evaluation import split_names
 
-    settings = options.take_settings(changes, *SETTINGS)
-    where = {name: settings[name] for name in ("lat", "lon", "geometry", "coordinates") if name in settings}
-    reading = options.reading(settings, bad_rows, **where)
     named, maps = split_names(models), settings.get("maps")
     with work_progress("evaluating", "scores") as progress:
         results = run(
@@ -92,7 +82,7 @@ def evaluate(
             cache=cache,
             maps=None if maps is None else [] if maps == "none" else split_names(maps),
             progress=progress,
-            **dataclasses.asdict(reading),
+            **reading,
         )
     _print_scores(results)
     for task in results.tasks:
@@ -109,12 +99,13 @@ def evaluate(
 def _tasks(names: str | None, table: str | None, target: str | None, kind: str | None, reading: Any) -> list[Any]:
     """The tasks named and those of a user's table; the embedded ones where there are neither."""
     from tessearth.evaluation import read_tasks, split_names
+    from tessearth.storage import Reading
 
     if (table is None) != (target is None):
         raise ConfigError("--input FILE and --target COLUMN (with commas: several) go together")
     if kind not in (None, "classify", "regress"):
         raise ConfigError(f"kind is {kind!r}; it must be classify or regress")
-    own = [] if table is None or target is None else read_tasks(table, split_names(target), kind, reading)  # type: ignore[arg-type]
+    own = [] if table is None or target is None else read_tasks(table, split_names(target), kind, Reading(**reading))  # type: ignore[arg-type]
     listed = split_names(names) if names is not None else [] if own else ["embedded"]
     return [*listed, *own]
 

@@ -1,6 +1,5 @@
 """`tessearth finetune` and `tessearth predict`: learn a label on top of an encoder, and use it."""
 
-import dataclasses
 import typing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,12 +18,9 @@ LEARNING = (
     *("block_degrees", "class_weights", "seed"),
 )
 """Settings of the training that are options as well."""
-FINETUNE_SETTINGS = (*options.READING_SETTINGS, "geometry", "device", *LEARNING)
-PREDICT_SETTINGS = (*options.READING_SETTINGS, "device", "coverage", "bbox")
-FinetuneCommand = options.with_settings(*FINETUNE_SETTINGS)
-PredictCommand = options.with_settings(*PREDICT_SETTINGS)
 
 
+@options.takes("device", *LEARNING, reads=("lat", "lon", "coordinates"))
 def finetune(
     out: options.Out,
     named: Annotated[
@@ -38,13 +34,10 @@ def finetune(
         typer.Option("--kind", metavar="KIND", help="classify or regress [default: regress where all are numbers]."),
     ] = None,
     model: options.Model = options.DEFAULT_MODEL,
-    lat: options.Lat = None,
-    lon: options.Lon = None,
-    coordinates: options.Coordinates = "degrees",
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     frozen: Annotated[bool, typer.Option("--frozen", help="Leave the encoder as it is; only the head learns.")] = False,
     overwrite: options.Overwrite = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """Learn a label: a small head on an encoder, and the encoder too unless --frozen.
 
@@ -67,10 +60,7 @@ def finetune(
     from tessearth.training import finetune as learn
 
     path, column, chosen = _choose(named, table, target, kind)
-    settings = options.take_settings(changes, *FINETUNE_SETTINGS, "frozen")
-    where = {"lat": lat, "lon": lon, "geometry": settings.get("geometry", "point"), "coordinates": coordinates}
-    reading = options.reading(settings, bad_rows, **where)
-    learning = {name: read_value(settings[name]) for name in (*LEARNING, "frozen") if name in settings}
+    learning = {name: read_value(settings[name]) for name in LEARNING if name in settings}
     with work_progress("fine-tuning", "epochs") as advance:
         tuned = learn(
             model,
@@ -81,7 +71,9 @@ def finetune(
             overwrite=overwrite,
             device=settings.get("device"),
             progress=lambda done, total, score: advance(done, total, f"best {score:.4f}"),
-            **({"frozen": frozen} | dataclasses.asdict(reading) | learning),
+            frozen=frozen,
+            **reading,
+            **learning,
         )
     _print_result(tuned, out)
     options.warn_if_untrained(model)
@@ -109,20 +101,17 @@ def _print_result(tuned: "FineTuned", out: str) -> None:
     print(f"tessearth predict {out} --region kenya --resolution 0.05 --out map.tif")
 
 
+@options.takes("device", "coverage", "bbox", reads=("lat", "lon", "geometry", "coordinates"))
 def predict(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A folder that `tessearth finetune` made.")],
     out: options.Out,
     table: options.OptionalInput = None,
-    lat: options.Lat = None,
-    lon: options.Lon = None,
-    geometry: options.Geometry = "point",
-    coordinates: options.Coordinates = "degrees",
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     region: options.Region = None,
     resolution: options.OptionalResolution = None,
     land: Annotated[bool, typer.Option("--land", help="Only cells on land north of 60 S; elsewhere nodata.")] = False,
     overwrite: options.Overwrite = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """Predict a label at every place of a table, or at every cell of a map (.tif).
 
@@ -139,9 +128,9 @@ def predict(
     sep and encoding of a csv.
     """
     from tessearth.devices import find_device
+    from tessearth.storage import Reading
     from tessearth.training import load_finetuned, predict_table
 
-    settings = options.take_settings(changes, *PREDICT_SETTINGS)
     coverage = _read_share(settings.get("coverage", "0.9"))
     bbox = settings.get("bbox")
     is_map = table is None
@@ -149,16 +138,14 @@ def predict(
         raise ConfigError("say where: --input TABLE, or --region NAME --resolution DEGREES for a map")
     if not is_map and (region, bbox, resolution, land) != (None, None, None, False):
         raise ConfigError("--region, --bbox, --resolution and --land are for a map, --input for a table: give one")
-    where = {"lat": lat, "lon": lon, "geometry": geometry, "coordinates": coordinates}
-    reading = options.reading(settings, bad_rows, **where)
     tuned = load_finetuned(run, find_device(settings.get("device")))
     common: dict[str, Any] = {"coverage": coverage, "overwrite": overwrite}
     if is_map:
         _draw(tuned, out, region, bbox, resolution, land=land, **common)
         return
     with work_progress("predicting", "rows") as advance:
-        done = predict_table(tuned, str(table), out, reading=reading, progress=advance, **common)
-    what = "left out" if reading.on_bad == "skip" else "have no prediction"
+        done = predict_table(tuned, str(table), out, reading=Reading(**reading), progress=advance, **common)
+    what = "left out" if reading.get("on_bad") == "skip" else "have no prediction"
     bad = f"; {done.without_place:,} without a usable place {what}" if done.without_place else ""
     print(f"{out}: {done.rows:,} rows{bad}")
 

@@ -1,9 +1,11 @@
 """What subcommands share: options (one name, type and help text each), the progress bar, a warning."""
 
+import functools
+import inspect
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tessearth.embedding import Embedder
-    from tessearth.storage import Reading
 
 MINUS = "\N{MINUS SIGN}"
 CHUNK = 8192
@@ -57,7 +58,9 @@ Geometry = Annotated[
 ]
 Coordinates = Annotated[
     str,
-    typer.Option("--coordinates", metavar="FORM", help="degrees, comma (48,85), dms (48°51'N), lat,lon or lon,lat."),
+    typer.Option(
+        "--coordinates", metavar="FORM", help="degrees, comma (48,85), dms (48°51'N), lat,lon, lon,lat or wkt."
+    ),
 ]
 BadRows = Annotated[
     str,
@@ -129,16 +132,74 @@ class Commands(typer.core.TyperGroup):
         return found
 
 
-READING_SETTINGS = {"sep": "separator", "encoding": "encoding"}
-"""Settings of every command that reads a table, and the fields of `Reading` that they are."""
+READING = {"lat": "lat", "lon": "lon", "geometry": "geometry", "coordinates": "coordinates"}
+READING |= {"sep": "separator", "encoding": "encoding"}
+"""What says how a table is read: options or settings of commands, and the fields of `storage.Reading` that they are."""
+_READERS: dict[str, tuple[Any, str | None]] = {
+    "lat": (Lat, None),
+    "lon": (Lon, None),
+    "geometry": (Geometry, "point"),
+    "coordinates": (Coordinates, "degrees"),
+    "bad_rows": (BadRows, "error"),
+}
+Command = Callable[..., None]
 
 
-def with_settings(*names: str, degrees: bool = False) -> type[typer.core.TyperCommand]:
-    """A command whose `--set` takes some names; each of them is an option of its own as well.
+def takes(*names: str, reads: Sequence[str] | None = None, degrees: bool = False) -> Callable[[Command], Command]:
+    """A command whose `--set` takes some names, each of them an option as well; it is called with them as `settings`.
 
-    With `degrees`, negative numbers can be arguments, although they begin like an option.
+    A command that reads a table says what of `READING` are options of its own; the rest are settings. It is called with
+    the fields of `storage.Reading` that were given as `reading`. With `degrees`, negative numbers can be arguments.
     """
+    own = () if reads is None else (*reads, "bad_rows")
+    known = (*names, *(name for name in READING if reads is not None and name not in reads))
 
+    def decorate(command: Command) -> Command:
+        instead = {
+            "settings": [_parameter("changes", Set, None)],
+            "reading": [_parameter(f"{name}_of_table", *_READERS[name]) for name in own],
+        }
+        parameters = inspect.signature(command).parameters.values()
+        expanded = [new for one in parameters for new in instead.get(one.name, [one.replace(kind=one.KEYWORD_ONLY)])]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            settings = take_settings(given.pop("changes", None), *known)
+            if reads is not None:
+                told = {name: given.pop(f"{name}_of_table", None) for name in own}
+                told = {name: value for name, value in told.items() if value not in (None, _READERS[name][1])}
+                given["reading"] = _fields(told | {name: settings.pop(name) for name in READING if name in settings})
+            command(settings=settings, **given)
+
+        run.__signature__ = inspect.Signature(expanded)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in expanded}
+        run.command_class = _with_settings(known, degrees)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _fields(told: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a `Reading`, by the options and settings that were given."""
+    fields: dict[str, Any] = {READING[name]: value for name, value in told.items() if name in READING}
+    if "separator" in fields:
+        fields["separator"] = fields["separator"].replace("\\t", "\t")
+    if "bad_rows" in told:
+        fields["on_bad"], _, bad_file = told["bad_rows"].partition("=")
+        fields["bad_file"] = bad_file or None
+    return fields
+
+
+def add(app: typer.Typer, name: str, command: Command) -> None:
+    """Add a command to the command line."""
+    app.command(name, cls=getattr(command, "command_class", None))(command)
+
+
+def _with_settings(names: Sequence[str], degrees: bool) -> type[typer.core.TyperCommand]:
     class SettingsCommand(typer.core.TyperCommand):
         settings = names
 
@@ -164,15 +225,6 @@ def take_settings(texts: Sequence[str] | None, *names: str) -> dict[str, str]:
         if name not in names:
             raise ConfigError(f"there is no setting {name!r}{did_you_mean(name, names)}")
     return settings
-
-
-def reading(settings: Mapping[str, str], bad_rows: str = "error", **given: Any) -> "Reading":
-    """How a command reads its table."""
-    from tessearth.storage import Reading
-
-    on_bad, _, bad_file = bad_rows.partition("=")
-    named = {field: settings[name].replace("\\t", "\t") for name, field in READING_SETTINGS.items() if name in settings}
-    return Reading(on_bad=on_bad, bad_file=bad_file or None, **given, **named)  # type: ignore[arg-type]
 
 
 def split_settings(texts: Sequence[str] | None) -> dict[str, str]:

@@ -25,23 +25,17 @@ SpeciesColumn = Annotated[str, typer.Option("--column", help="The column of spec
 
 
 LEARNING = ("epochs", "batch_size", "learning_rate", "positive_weight", "seed")
-FIT_SETTINGS = (*options.READING_SETTINGS, *LEARNING, "classes", "device")
-EVALUATE_SETTINGS = (*options.READING_SETTINGS, "device")
 
 
-@app.command("fit", cls=options.with_settings(*FIT_SETTINGS))
+@options.takes(*LEARNING, "classes", "device", reads=("lat", "lon", "geometry", "coordinates"))
 def fit(
     table: options.Input,
     out: options.Out,
     model: options.Model = options.DEFAULT_MODEL,
     column: SpeciesColumn = "species",
-    lat: options.Lat = None,
-    lon: options.Lon = None,
-    geometry: options.Geometry = "point",
-    coordinates: options.Coordinates = "degrees",
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     overwrite: options.Overwrite = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """Fit P(species | place) to sightings by the iNaturalist-2018 protocol.
 
@@ -56,29 +50,26 @@ def fit(
     from tessearth.embedding import Embedder
     from tessearth.evaluation import PriorSettings, fit_prior, read_sightings, save_prior
     from tessearth.settings import from_plain, read_value
-    from tessearth.storage import check_free
+    from tessearth.storage import Reading, check_free
 
-    given = options.take_settings(changes, *FIT_SETTINGS)
-    values = {name: read_value(given[name]) for name in LEARNING if name in given}
-    settings = from_plain(PriorSettings, values)
+    learning = from_plain(PriorSettings, {name: read_value(settings[name]) for name in LEARNING if name in settings})
     check_free(out, overwrite=overwrite)
-    where = {"lat": lat, "lon": lon, "geometry": geometry, "coordinates": coordinates}
-    sightings = read_sightings(table, column, options.reading(given, bad_rows, **where))
+    sightings = read_sightings(table, column, Reading(**reading))
     known = sightings.known
     if not known.any():
         raise DataError(f"{table}: none of its {len(known)} sightings has a place")
-    embedder = Embedder(model, device=given.get("device"))
+    embedder = Embedder(model, device=settings.get("device"))
     embeddings = embed_with_progress(embedder, sightings.latlon[known], "embedding sightings")
-    count = _read_count(given.get("classes")) or len(sightings.names) or int(sightings.classes.max()) + 1
+    count = _read_count(settings.get("classes")) or len(sightings.names) or int(sightings.classes.max()) + 1
     losses: list[float] = []
     with work_progress("fitting", "epochs") as advance:
 
         def on_epoch(epoch: int, loss: float) -> None:
             losses.append(loss)
-            advance(epoch, settings.epochs, f"loss {loss:.4g}")
+            advance(epoch, learning.epochs, f"loss {loss:.4g}")
 
         codes = sightings.classes[known]
-        prior = fit_prior(embeddings, codes, count, settings, device=embedder.device, on_epoch=on_epoch)
+        prior = fit_prior(embeddings, codes, count, learning, device=embedder.device, on_epoch=on_epoch)
     save_prior(prior, out, names=sightings.names, model=model, fingerprint=embedder.fingerprint())
     missing = int((~known).sum()) + sightings.dropped
     left_out = f" ({missing:,} without a place{' or a species' * bool(sightings.dropped)} left out)" if missing else ""
@@ -92,19 +83,15 @@ def _read_count(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-@app.command("evaluate", cls=options.with_settings(*EVALUATE_SETTINGS))
+@options.takes("device", reads=("lat", "lon", "geometry", "coordinates"))
 def evaluate(
     prior: PriorArgument,
     table: options.Input,
     model: options.OptionalModel = None,
     column: SpeciesColumn = "species",
-    lat: options.Lat = None,
-    lon: options.Lon = None,
-    geometry: options.Geometry = "point",
-    coordinates: options.Coordinates = "degrees",
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     as_json: options.Json = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """Score a prior: how often the right species is among the best 1, 3, 5 and 10, by image, and by image and place.
 
@@ -115,12 +102,11 @@ def evaluate(
     a csv.
     """
     from tessearth.evaluation import load_prior, read_sightings, score_sightings
+    from tessearth.storage import Reading
 
-    given = options.take_settings(changes, *EVALUATE_SETTINGS)
-    where = {"lat": lat, "lon": lon, "geometry": geometry, "coordinates": coordinates}
     saved = load_prior(prior)
-    sightings = read_sightings(table, column, options.reading(given, bad_rows, **where))
-    embedder = _embedder(saved, model, given.get("device"))
+    sightings = read_sightings(table, column, Reading(**reading))
+    embedder = _embedder(saved, model, settings.get("device"))
     with work_progress("scoring", "rows") as advance:
         found = score_sightings(saved, sightings, embedder, advance)
     left_out = len(sightings.classes) - found.rows + sightings.dropped
@@ -132,7 +118,6 @@ def evaluate(
     _print_result(result, as_json)
 
 
-@app.command("map")
 def draw(
     prior: PriorArgument,
     species: Annotated[
@@ -190,3 +175,7 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
         if isinstance(shares, dict):
             line = "   ".join(f"top-{k.removeprefix('top')} {share:6.1%}" for k, share in shares.items())
             print(f"{name.replace('_', ' '):<16} {line}")
+
+
+for name, command in {"fit": fit, "evaluate": evaluate, "map": draw}.items():
+    options.add(app, name, command)

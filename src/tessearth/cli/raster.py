@@ -1,6 +1,6 @@
 """`tessearth raster`: a map of embeddings as GeoTIFF, Zarr or H3 table."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -8,10 +8,8 @@ from tessearth.cli import options
 from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
-SETTINGS = ("workers", "device", "precision")
-Command = options.with_settings(*SETTINGS)
 
-
+@options.takes("workers", "device", "precision")
 def raster(
     out: options.Out,
     bbox: Annotated[
@@ -30,7 +28,7 @@ def raster(
     land: Annotated[bool, typer.Option("--land", help="Only cells on land north of 60 S; elsewhere nodata.")] = False,
     model: options.Model = options.DEFAULT_MODEL,
     overwrite: options.Overwrite = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """Write a map of embeddings as GeoTIFF (.tif), Zarr (.zarr) or H3 cells (.parquet).
 
@@ -48,7 +46,6 @@ def raster(
 
     --set, and options of the same names, take workers (local, or tcp://host:8786), device and precision.
     """
-    settings = options.take_settings(changes, *SETTINGS)
     if bbox is not None and region is not None:
         raise ConfigError("--bbox and --region both say where: give one of them")
     sides = None if bbox is None else _sides(bbox)
@@ -70,7 +67,7 @@ def raster(
             land=land,
             cluster=cluster,
             device=settings.get("device"),
-            precision=settings.get("precision", "float32"),  # type: ignore[arg-type]
+            precision=settings.get("precision", "float32"),
             overwrite=overwrite,
             progress=advance,
         )

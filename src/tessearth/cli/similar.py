@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from tessearth.cli import options
-from tessearth.cli.encode import number
+from tessearth.cli.encode import choose, number
 from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
@@ -20,23 +20,17 @@ if TYPE_CHECKING:
     from tessearth.embedding import Alike, Query
     from tessearth.storage import PointBatch, PointTable
 
-SETTINGS = (
-    *options.READING_SETTINGS,
-    *("geometry", "coordinates", "keep", "device", "precision", "dims", "database"),
-)
-Command = options.with_settings(*SETTINGS, degrees=True)
 WIDEST_CELL = 24
 
 
+@options.takes("keep", "device", "precision", "dims", "database", reads=("lat", "lon"), degrees=True)
 def similar(
     place: Annotated[str, typer.Argument(metavar="PLACE|LAT", help="A town or country, or a latitude in degrees.")],
     lon: Annotated[str | None, typer.Argument(metavar="LON", help="Longitude in degrees.")] = None,
     table: options.Among = None,
     out: options.OptionalOut = None,
     model: options.Model = options.DEFAULT_MODEL,
-    lat_column: options.Lat = None,
-    lon_column: options.Lon = None,
-    bad_rows: options.BadRows = "error",
+    reading: Any = None,
     unlike: Annotated[
         tuple[str, str] | None, typer.Option("--not", metavar="LAT LON", help="Without what is like this place too.")
     ] = None,
@@ -46,7 +40,7 @@ def similar(
     count: Annotated[int, typer.Option("--count", help="Places to list.")] = 10,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
-    changes: options.Set = None,
+    settings: Any = None,
 ) -> None:
     """List the places most similar to one, by their embeddings.
 
@@ -66,7 +60,6 @@ def similar(
     from tessearth.embedding import choose_alike, make_query, read_km, read_place
     from tessearth.storage import check_free
 
-    settings = options.take_settings(changes, *SETTINGS)
     if out is not None:
         _check_table(out)
         check_free(out, overwrite=overwrite)
@@ -77,11 +70,13 @@ def similar(
     found = read_place(*where)
     avoided = None if unlike is None else (number(unlike[0], "--not"), number(unlike[1], "--not"))
     base, database = _names(model, settings.get("database"), table)
-    choice = _choice(base, settings)
+    dims = settings.get("dims", "")
+    if dims and not dims.isdecimal():
+        raise ConfigError(f"--dims is {dims!r}, not a number")
+    choice = choose(base, settings, int(dims) if dims else None)
     embedder = choice.open()
     query = make_query(embedder, found, avoided)
-    reading = {"lat": lat_column, "lon": lon_column}
-    with _open(table, database, bad_rows, settings, reading) as candidates:
+    with _open(table, database, settings.get("keep"), reading) as candidates:
         batches = list(candidates.points.batches)
         similarity, latlon = _compare(query, choice, embedder, batches, candidates.keys)
         chosen = choose_alike(similarity, query.place, latlon, count, apart_km)
@@ -120,32 +115,14 @@ def _names(model: str, database: str | None, table: str | None) -> tuple[str, st
     return named.base, database if database is not None or named.mode is None else str(find_database(named))
 
 
-def _choice(model: str, settings: dict[str, str]) -> Any:
-    from tessearth.bulk import ModelChoice
-
-    dims = settings.get("dims")
-    if dims is not None and not dims.isdecimal():
-        raise ConfigError(f"--dims is {dims!r}, not a number")
-    precision = settings.get("precision", "float32")
-    width = None if dims is None else int(dims)
-    runtime: Any = "onnx" if model.lower().endswith(".onnx") else "torch"
-    return ModelChoice(model=model, device=settings.get("device"), precision=precision, runtime=runtime, dims=width)
-
-
 @contextmanager
-def _open(
-    table: str | None, database: str | None, bad_rows: str, settings: dict[str, str], reading: dict[str, Any]
-) -> Iterator[Candidates]:
+def _open(table: str | None, database: str | None, keep: str | None, reading: dict[str, Any]) -> Iterator[Candidates]:
     """The places of a table, of a database, or of land."""
     from tessearth.embedding import land_places, read_database
-    from tessearth.storage import open_points
+    from tessearth.storage import Reading, open_points
 
     if table is not None:
-        reading |= {name: settings[name] for name in ("geometry", "coordinates") if name in settings}
-        keep = settings.get("keep")
-        with open_points(
-            table, options.reading(settings, bad_rows, **reading), keep=keep and keep.split(",")
-        ) as points:
+        with open_points(table, Reading(**reading), keep=keep and keep.split(",")) as points:
             yield Candidates(points)
     elif database is not None:
         known = read_database(database)
@@ -158,10 +135,11 @@ def _as_table(latlon: "npt.NDArray[np.float64]") -> "PointTable":
     """Places as a table of their coordinates."""
     import pyarrow as pa
 
+    from tessearth.sphere import Places
     from tessearth.storage import PointBatch, PointTable
 
     rows = pa.RecordBatch.from_arrays([pa.array(latlon[:, 0]), pa.array(latlon[:, 1])], names=["lat", "lon"])
-    return PointTable("land", rows.schema, iter([PointBatch(rows, latlon)]), len(latlon))
+    return PointTable("land", rows.schema, iter([PointBatch(rows, Places(latlon))]), len(latlon))
 
 
 def _compare(
@@ -171,7 +149,6 @@ def _compare(
     import numpy as np
 
     from tessearth.embedding import cosines
-    from tessearth.storage import Places
 
     latlon = np.concatenate([batch.latlon for batch in batches])
     if keys is not None:
@@ -182,7 +159,7 @@ def _compare(
     parts, done = [], 0
     with work_progress("comparing") as advance:
         for batch in batches:
-            embeddings = choice.embed_places(embedder, batch.places or Places(batch.latlon))
+            embeddings = choice.embed_places(embedder, batch.places)
             parts.append(cosines(query.vector, embeddings))
             done += len(batch.latlon)
             advance(done, len(latlon))
@@ -195,6 +172,7 @@ def _take(points: "PointTable", batches: "list[PointBatch]", chosen: "Alike") ->
     import pyarrow as pa
 
     from tessearth.embedding import name_places
+    from tessearth.sphere import Places
     from tessearth.storage import Lines, PointBatch
 
     latlon = np.concatenate([batch.latlon for batch in batches])[chosen.row]
@@ -208,7 +186,7 @@ def _take(points: "PointTable", batches: "list[PointBatch]", chosen: "Alike") ->
     columns = {name: pa.array(values) for name, values in added.items()}
     if near is not None:
         columns["near"] = pa.array(near, pa.string())
-    return Results(PointBatch(rows.to_batches()[0], latlon, lines), pa.RecordBatch.from_pydict(columns))
+    return Results(PointBatch(rows.to_batches()[0], Places(latlon), lines), pa.RecordBatch.from_pydict(columns))
 
 
 def _check_table(out: str) -> None:

@@ -17,6 +17,8 @@ from tessearth.embedding.describe import list_names as list_names
 from tessearth.embedding.embedder import Embedder as Embedder
 from tessearth.embedding.exporting import export as export
 from tessearth.embedding.fast.head import Precision as Precision
+from tessearth.embedding.fast.levels import FewSites as FewSites
+from tessearth.embedding.fast.listed import Nearby as Nearby
 from tessearth.embedding.onnx import OnnxEmbedder as OnnxEmbedder
 from tessearth.embedding.onnx import first_numbers as first_numbers
 from tessearth.embedding.retrieval import Alike as Alike

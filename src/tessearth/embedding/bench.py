@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tessearth.devices import places_at_once
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.fast.head import Precision
 from tessearth.errors import ConfigError, TessearthError
@@ -23,7 +24,9 @@ from tessearth.zoo import load_base
 
 PLAIN = "plain dense"
 PLAIN_BATCH = 4096
-"""Places whose N x K weights are written at once by the dense form."""
+"""The most places whose N x K weights are written at once by the dense form."""
+MOST_WEIGHTS = 2**28
+"""The dense form of an encoder with many sites takes fewer places a round: as many as have these weights."""
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 RIVALS = ("geoclip", "harmonics-siren")
 COMPARED_PLACES = 2048
@@ -66,19 +69,18 @@ def compare(bench: Bench) -> list[Row]:
     if encoder.sites() is None:
         raise ConfigError(f"bench measures a Voronoi encoder against others, and {bench.model} is none")
     latlon = random_places(bench.places, bench.seed)
-    ours = {PLAIN: Embedder(encoder, device="cpu", strategy="plain", batch_size=PLAIN_BATCH)}
+    few = latlon[: max(1, MOST_WEIGHTS // encoder.widest)]
+    batch = min(PLAIN_BATCH, places_at_once("cpu", encoder.widest))
+    ours = {PLAIN: Embedder(encoder, device="cpu", strategy="plain", batch_size=batch)}
     ours |= {f"ours {precision}": Embedder(encoder, device="cpu", precision=precision) for precision in PRECISIONS}
     rivals, missing = _load_rivals()
+    works = {name: (embed, few if name == PLAIN else latlon) for name, embed in (ours | rivals).items()}
     with _threads(bench.threads):
-        seconds = in_turns(
-            {name: partial(embed.embed, latlon) for name, embed in (ours | rivals).items()}, bench.rounds
-        )
-        exact = Embedder(encoder, device="cpu", precision="float64").embed(latlon[:COMPARED_PLACES])
-        errors = {name: _errors(embed.embed(latlon)[:COMPARED_PLACES], exact) for name, embed in ours.items()}
-    rows = [
-        Row(name, bench.places / time, seconds[PLAIN] / time, *errors.get(name, (None, None)))
-        for name, time in seconds.items()
-    ]
+        seconds = in_turns({name: partial(embed.embed, given) for name, (embed, given) in works.items()}, bench.rounds)
+        exact = Embedder(encoder, device="cpu", precision="float64").embed(few[:COMPARED_PLACES])
+        errors = {name: _errors(embed.embed(works[name][1])[: len(exact)], exact) for name, embed in ours.items()}
+    each = {name: time / len(works[name][1]) for name, time in seconds.items()}
+    rows = [Row(name, 1 / time, each[PLAIN] / time, *errors.get(name, (None, None))) for name, time in each.items()]
     return rows + [Row(name, 0.0, 0.0, None, None, note) for name, note in missing.items()]
 
 

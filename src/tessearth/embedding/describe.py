@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tessearth.embedding.embedder import Embedder
@@ -34,6 +35,7 @@ from tessearth.zoo import (
     weights_of_run,
 )
 
+QUANTILES = (0.0, 0.5, 1.0)
 SAMPLE_PLACES = 4096
 """Token statistics are taken over this many places spread evenly over the sphere."""
 
@@ -145,15 +147,30 @@ def describe_tokens(encoder: SphericalVoronoiEncoder) -> dict[str, Any]:
 
 
 def _describe_tessellation(voronoi: SoftVoronoi) -> dict[str, Any]:
-    sharpness = voronoi.sharpness().detach().double().numpy()
-    low, median, high = np.quantile(sharpness, (0.0, 0.5, 1.0))
+    config, sharpness = voronoi.config, voronoi.sharpness().detach().double().numpy()
+    low, median, high = np.quantile(sharpness, QUANTILES)
     return {
-        "sites": voronoi.config.num_sites,
-        "site_width": voronoi.config.site_dim,
-        "logits": voronoi.config.logits,
+        "sites": config.num_sites,
+        "site_width": config.site_dim,
+        "logits": config.logits,
         "sharpness_lowest": float(low),
         "sharpness_median": float(median),
         "sharpness_highest": float(high),
         # Around a site the weight falls like exp(-tau angle^2 / 2): a Gaussian of this width.
         "median_reach_km": float(EARTH_RADIUS_KM / np.sqrt(median)),
+        **(_describe_spacing(voronoi, sharpness) if config.is_spaced else {}),
+        **({} if config.background is None else {"background": config.background}),
+    }
+
+
+def _describe_spacing(voronoi: SoftVoronoi, sharpness: npt.NDArray[np.float64]) -> dict[str, float]:
+    """How far apart the sites that take part are, and how sharp they are for that (tau d^2)."""
+    present = (voronoi.territory > -torch.inf).numpy()
+    spacing = voronoi.spacing.double().numpy()[present]
+    ratio = sharpness[present] * spacing**2
+    named = {"spacing_km": spacing * EARTH_RADIUS_KM, "sharpness_times_spacing_squared": ratio}
+    return {
+        f"{name}_{which}": float(value)
+        for name, values in named.items()
+        for which, value in zip(("lowest", "median", "highest"), np.quantile(values, QUANTILES), strict=True)
     }

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,49 +15,31 @@ from tessearth.devices import find_device
 from tessearth.embedding.engines import Engine, Places, RetrievalEngine, VoronoiEngine, build_engine
 from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.head import Precision
+from tessearth.embedding.fast.levels import FewSites
 from tessearth.embedding.onnx import first_numbers
 from tessearth.embedding.retrieval import Retriever, read_database
+from tessearth.embedding.sites import Explanation, NearestSites, SiteShares, Support, explain_few
 from tessearth.embedding.transfer import Gatherer
-from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
+from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, CoordinateError
 from tessearth.settings import check_dims
-from tessearth.sphere import LARGEST_DEGREES, OnBad, angular_distance, as_latlon, as_xyz, check_latlon, take_latlon
+from tessearth.sphere import (
+    LARGEST_DEGREES,
+    OnBad,
+    Shape,
+    as_latlon,
+    as_xyz,
+    check_latlon,
+    take_latlon,
+    take_places,
+)
 from tessearth.zoo import DEFAULT_MODEL, find_database, load_base, parse_name
 
-__all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "Strategy", "Support"]
+__all__ = ["Embedder", "Explanation", "NearestSites", "Precision", "SiteShares", "Strategy", "Support"]
 
 Array = npt.NDArray[Any]
 Parts = Callable[[Places], tuple[Tensor, ...]]
 """What is computed for each place of a batch."""
-
-
-class Explanation(NamedTuple):
-    """What an embedding is made of, as arrays whose leading shape is that of the places."""
-
-    embedding: Array
-    """(..., D)."""
-    token_attention: Array | None
-    """The attention of the place to each semantic token, (..., T); None for an encoder without tokens."""
-    site_weights: Array
-    """The place's share in every site, (..., K), tessellations one after another."""
-
-
-class Support(NamedTuple):
-    """The coverage of a place by sites: far from every site, an embedding is a guess."""
-
-    entropy: Array
-    """Entropy of the site weights in nats, the mean over tessellations: 0 for one site, ln K for equal weights."""
-    distance: Array
-    """Distance to the nearest site, in degrees of arc."""
-
-
-class NearestSites(NamedTuple):
-    """The sites nearest to a place, nearest first, (..., k) each."""
-
-    site: Array
-    """Their numbers, tessellations one after another."""
-    distance: Array
-    """In degrees of arc."""
 
 
 class Embedder:
@@ -68,7 +50,7 @@ class Embedder:
         embed([(48.86, 2.35)])                     # (1, 1024)
         embed(table)                               # pandas, polars, pyarrow, DuckDB, dicts: by their columns
         embed(table, lat="gps_lat", lon="gps_lon") # columns of other names
-        embed(geoseries)                           # points in any projection
+        embed(geoseries)                           # points or polygons in any projection
         embed(dataset)                             # xarray: all cells, (lat, lon, 1024)
         embed(xyz=directions)                      # directions on any other sphere
 
@@ -128,6 +110,11 @@ class Embedder:
         """Whether `explain`, `support` and `nearest_sites` have an answer."""
         return isinstance(self._engine, VoronoiEngine)
 
+    @property
+    def few_sites(self) -> FewSites:
+        """The sites of a Voronoi encoder, for questions about the few that matter at a place."""
+        return self._voronoi("few_sites").few
+
     def fingerprint(self) -> str:
         """SHA-256 over all that decides the embeddings (kind, settings, tensors, precision, dims ...) but no names."""
         short = "" if self.dims is None else f" dims {self.dims}"
@@ -136,19 +123,30 @@ class Embedder:
             digest.update(part)
         return digest.hexdigest()
 
-    def __call__(
-        self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None, on_bad: OnBad = "error"
-    ) -> Array:
+    def __call__(self, *points: Any, **given: Any) -> Array:
         """The same as `embed`."""
-        return self.embed(*points, lat=lat, lon=lon, xyz=xyz, on_bad=on_bad)
+        return self.embed(*points, **given)
 
-    def embed(self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None, on_bad: OnBad = "error") -> Array:
+    def embed(
+        self,
+        *points: Any,
+        lat: Any = None,
+        lon: Any = None,
+        xyz: Any = None,
+        on_bad: OnBad = "error",
+        geometry: Shape = "point",
+    ) -> Array:
         """Embeddings of places, (..., D): float32, or float64 when that is the precision.
 
         Places come from any container that `sphere.as_latlon` reads: the columns of a table that `lat` and `lon` name,
         else its geometry, else its columns of the usual names. Without a table `lat` and `lon` are the coordinates.
-        Rows without a usable place are refused; `on_bad` "skip" leaves them out, and "null" gives them NaN.
+        Rows without a usable place are refused; `on_bad` "skip" leaves them out, and "null" gives them NaN. For lines
+        and polygons stands a point inside, the "centroid", or the "mean" of embeddings over them, as `geometry` says.
         """
+        if geometry != "point":
+            read = take_places(points, lat, lon, on_bad, geometry)
+            rows = read._replace(latlon=read.latlon.reshape(-1, 2)).apply(self.embed)
+            return rows.reshape((*read.latlon.shape[:-1], rows.shape[-1]))
         if xyz is not None and on_bad != "error":
             raise ConfigError("on_bad is about degrees: directions (xyz=) are always checked")
         places, shape = _read_places(points, lat, lon, xyz, on_bad)
@@ -198,8 +196,13 @@ class Embedder:
         return whole if self.dims is None else nn.functional.normalize(whole[:, : self.dims], dim=-1)
 
     def explain(self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None) -> Explanation:
-        """Embeddings with the token attention and site weights behind them; the weights take K numbers a place."""
+        """Embeddings with the token attention and site weights behind them.
+
+        The weights take K numbers a place; of an encoder with levels of sharp sites, only the few that a place uses.
+        """
         voronoi = self._voronoi("explain")
+        if voronoi.is_sparse:
+            return self._explain_few(voronoi, *_read_places(points, lat, lon, xyz))
 
         def parts(batch: Places) -> tuple[Tensor, ...]:
             encoding = voronoi.encoder.encode_xyz(voronoi.to_input(batch), voronoi.top_k)
@@ -211,14 +214,25 @@ class Embedder:
         embedding, weights, *attention = self._over_sites(voronoi, parts, points, lat, lon, xyz)
         return Explanation(embedding, attention[0] if attention else None, weights)
 
+    @torch.inference_mode()
+    def _explain_few(self, voronoi: VoronoiEngine, places: Places, shape: tuple[int, ...]) -> Explanation:
+        batches = map(voronoi.to_input, places.batches(min(self.batch_size, voronoi.few_batch_size)))
+        embedding, attention, _, shares = explain_few(voronoi.few, batches, voronoi.top_k)
+        assert shares is not None
+        return Explanation(
+            (embedding if self.dims is None else first_numbers(embedding, self.dims)).reshape(*shape, self.dim),
+            None if attention is None else attention.reshape((*shape, attention.shape[-1])),
+            None,
+            tuple(SiteShares(*(part.reshape((*shape, part.shape[-1])) for part in share)) for share in shares),
+        )
+
     def support(self, *points: Any, lat: Any = None, lon: Any = None, xyz: Any = None) -> Support:
         """The coverage of each place by sites."""
         voronoi = self._voronoi("support")
 
         def parts(batch: Places) -> tuple[Tensor, ...]:
             here = voronoi.to_input(batch)
-            entropies = [torch.special.entr(v.weights(here)).sum(-1) for v in voronoi.encoder.voronois()]
-            return torch.stack(entropies).mean(0), _nearest(voronoi.encoder, here, 1)[1][..., 0]
+            return voronoi.few.site_map.support(here, [part.weights for part in voronoi.few.weigh(here)])
 
         return Support(*self._over_sites(voronoi, parts, points, lat, lon, xyz))
 
@@ -231,7 +245,7 @@ class Embedder:
             raise ConfigError(f"count is {count}; it must lie between 1 and {voronoi.encoder.config.num_sites}")
 
         def parts(batch: Places) -> tuple[Tensor, ...]:
-            return _nearest(voronoi.encoder, voronoi.to_input(batch), count)
+            return voronoi.few.site_map.nearest(voronoi.to_input(batch), count)
 
         return NearestSites(*self._over_sites(voronoi, parts, points, lat, lon, xyz))
 
@@ -296,14 +310,6 @@ def _read_places(
     return Places(torch.from_numpy(flat), are_directions=xyz is not None), values.shape[:-1]
 
 
-def _nearest(encoder: SphericalVoronoiEncoder, xyz: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Indices and distances in degrees, each (N, count), of the sites nearest to each direction."""
-    sites = nn.functional.normalize(encoder.sites().positions, dim=-1)
-    index = (xyz @ sites.T).topk(count, dim=-1).indices
-    distance, order = angular_distance(xyz[:, None, :], sites[index]).sort(dim=-1)
-    return index.gather(-1, order), distance.rad2deg()
-
-
 def embed(
     *points: Any,
     model: str | os.PathLike[str] = DEFAULT_MODEL,
@@ -311,12 +317,13 @@ def embed(
     lon: Any = None,
     dims: int | None = None,
     on_bad: OnBad = "error",
+    geometry: Shape = "point",
 ) -> Array:
     """Embeddings of places by a model that is loaded once and kept, as `Embedder.embed` gives them.
 
     tessearth.embed(48.86, 2.35)
     """
-    return keep_embedder(os.fspath(model), dims).embed(*points, lat=lat, lon=lon, on_bad=on_bad)
+    return keep_embedder(os.fspath(model), dims).embed(*points, lat=lat, lon=lon, on_bad=on_bad, geometry=geometry)
 
 
 @functools.lru_cache(maxsize=2)

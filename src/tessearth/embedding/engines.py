@@ -21,6 +21,8 @@ from tessearth.devices import places_at_once
 from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.cpu import FEW_PLACES, FastVoronoi
 from tessearth.embedding.fast.head import Precision, network_dtype
+from tessearth.embedding.fast.levels import FewSites
+from tessearth.embedding.fast.listed import takes_lists
 from tessearth.embedding.retrieval import Retriever
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
@@ -129,10 +131,20 @@ class VoronoiEngine(Engine):
         super().__init__(encoder, device, precision)
         self.top_k, self.dense_batch_size = top_k, self.batch_size
         """How many places are taken at once where each looks at every site."""
+        self.is_sparse = any(takes_lists(voronoi) for voronoi in self.encoder.voronois())
+        """Whether some tessellation is mixed by lists, wherever the plain formula is not asked for by name."""
+        self.few = FewSites(self.encoder)
+        """The sites that matter at a place, for embeddings with `top_k` or on a GPU, and for explanations."""
+        self.uses_few = self.is_sparse and (device.type != "cpu" or top_k is not None)
+        self.few_batch_size = places_at_once(device.type, self.few.widest) if self.is_sparse else self.batch_size
+        """How many are taken at once where each looks at few sites."""
+        if self.uses_few:
+            self.batch_size = self.few_batch_size
         self._fast: FastVoronoi | GpuVoronoi | None = None
         self._source: SphericalVoronoiEncoder | None = None
         """The weights as they were given, which the fast strategy rounds itself."""
         wanted = strategy == "fast" or (strategy == "auto" and device.type == "cpu")
+        wanted = wanted and encoder.config.linear_exit
         if wanted and device.type in ("cpu", "cuda") and precision != "float64" and top_k is None:
             self._take_fast(self.encoder if precision == "float32" else copy.deepcopy(encoder).float().to(device))
 
@@ -152,7 +164,9 @@ class VoronoiEngine(Engine):
     def embed(self, places: Places) -> Tensor:
         """Embeddings of a batch, (N, dim)."""
         xyz = self.to_input(places)
-        return self.fast_path().embed(xyz) if self.strategy == "fast" else self.encoder.embed_xyz(xyz, self.top_k)
+        if self.strategy == "fast":
+            return self.fast_path().embed(xyz)
+        return (self.few if self.uses_few else self.encoder).embed_xyz(xyz, self.top_k)
 
     def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
         """The same for up to four places on the CPU's fast path."""

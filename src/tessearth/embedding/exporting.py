@@ -23,9 +23,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from tessearth.devices import places_at_once
 from tessearth.embedding.embedder import Embedder
+from tessearth.embedding.listed_graph import ListedGraph, has_lists, is_listed
 from tessearth.embedding.onnx import FORMAT, INPUT, OUTPUT, OnnxEmbedder, seal
-from tessearth.encoder import LocationEncoder
+from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, TessearthError, WeightsError, first_line
 from tessearth.packages import require
 from tessearth.sphere import fibonacci_lattice, xyz_to_latlon
@@ -50,7 +52,32 @@ class DegreesToEmbedding(nn.Module):
 
     def forward(self, latlon: Tensor) -> Tensor:
         """(N, 2) -> (N, D)."""
-        return self.encoder.embed_input(self.encoder.to_input(latlon)).float()
+        return self.embed(self.encoder.to_input(latlon)).float()
+
+    def embed(self, places: Tensor) -> Tensor:
+        """Embeddings of what the encoder takes."""
+        return self.encoder.embed_input(places)
+
+
+class GraphOfLevels(DegreesToEmbedding):
+    """The same with large levels of sharp sites by lists."""
+
+    def __init__(self, encoder: SphericalVoronoiEncoder) -> None:
+        super().__init__(encoder)
+        self.voronoi = [encoder]
+        """The same encoder, in a list so that its tensors are counted once."""
+        listed = {str(i): ListedGraph(v) for i, v in enumerate(encoder.voronois()) if is_listed(v)}
+        self.listed = nn.ModuleDict(listed)
+        self.widest = max((graph.widest for graph in listed.values()), default=0)
+
+    def embed(self, places: Tensor) -> Tensor:
+        """Embeddings of directions."""
+        (encoder,) = self.voronoi
+        mixtures = [
+            self.listed[str(i)](places) if str(i) in self.listed else v.mix(v.weights(places))
+            for i, v in enumerate(encoder.voronois())
+        ]
+        return encoder.from_mixtures(places, mixtures)[0]
 
 
 def trace(module: nn.Module) -> torch.export.ExportedProgram:
@@ -154,10 +181,14 @@ def export(model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLi
     encoder = _load(model)
     metadata = _describe(model, encoder)
     reference = DegreesToEmbedding(encoder)
+    graph = reference
+    if suffix != ".safetensors" and has_lists(encoder):
+        graph = GraphOfLevels(encoder)
+        metadata["widest"] = str(max(graph.widest, 4 * encoder.output_dim))
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / f"draft{suffix}"
         try:
-            embed = write(reference, draft, metadata)
+            embed = write(graph, draft, metadata)
         except TessearthError:
             raise
         except Exception as error:  # exporters and runtimes have errors of their own for what they cannot do
@@ -172,15 +203,17 @@ def export(model: str | os.PathLike[str] | LocationEncoder, out: str | os.PathLi
     return Exported(Path(out), form, difference, metadata)
 
 
-def largest_difference(reference: nn.Module, embed: Embed) -> float:
+def largest_difference(reference: DegreesToEmbedding, embed: Embed) -> float:
     """The largest difference of two encoders over the checked batches: max |a - b| / max(1, max |b|)."""
+    at_once = places_at_once("cpu", reference.encoder.widest)
     lattice = xyz_to_latlon(fibonacci_lattice(max(CHECKED_BATCHES))).numpy()
     lattice[: len(EDGES)] = EDGES
     worst = 0.0
     for size in CHECKED_BATCHES:
         places = np.ascontiguousarray(lattice[:size])
         with torch.inference_mode():
-            wanted = reference(torch.from_numpy(places)).numpy()
+            parts = torch.split(torch.from_numpy(places), at_once)
+            wanted = torch.cat([reference(part) for part in parts]).numpy()
         difference = np.abs(embed(places) - wanted).max() / max(1.0, np.abs(wanted).max())
         worst = float(np.maximum(worst, difference))  # keeps NaN, which no limit allows
     return worst
@@ -219,8 +252,8 @@ def _describe(model: str | os.PathLike[str] | LocationEncoder, encoder: Location
     }
 
 
-def _write_onnx(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
-    draft.write_bytes(seal(to_onnx(trace(reference), {"format": FORMAT, **metadata})))
+def _write_onnx(graph: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
+    draft.write_bytes(seal(to_onnx(trace(graph), {"format": FORMAT, **metadata})))
     try:
         return OnnxEmbedder(draft).embed
     except WeightsError as error:
@@ -228,18 +261,18 @@ def _write_onnx(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[st
         raise ConfigError(f"{metadata['model']} has no onnx form: onnxruntime cannot run it: {reason}") from None
 
 
-def _write_program(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
+def _write_program(graph: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
     content = io.BytesIO()
-    torch.export.save(trace(reference), content, extra_files={DESCRIPTION_NAME: json.dumps(dict(metadata))})
+    torch.export.save(trace(graph), content, extra_files={DESCRIPTION_NAME: json.dumps(dict(metadata))})
     draft.write_bytes(content.getvalue())
     with _quiet():  # torch 2.11 warns about the bytes it reads itself
         program = torch.export.load(io.BytesIO(content.getvalue())).module()
     return lambda places: program(torch.from_numpy(places)).numpy()
 
 
-def _write_weights(reference: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
+def _write_weights(graph: DegreesToEmbedding, draft: Path, metadata: Mapping[str, str]) -> Embed:
     provenance = {"exported": {key: metadata[key] for key in ("model", "fingerprint", "licence")}}
-    reference.encoder.save(draft, provenance=provenance)
+    graph.encoder.save(draft, provenance=provenance)
     again = DegreesToEmbedding(load_base(str(draft)))
     return lambda places: again(torch.from_numpy(places)).numpy()
 

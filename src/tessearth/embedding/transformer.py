@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, CoordinateError, MissingExtraError
-from tessearth.sphere import OnBad, is_container, take_latlon
+from tessearth.sphere import OnBad, Places, Shape, is_container, take_places
 from tessearth.zoo import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
     Places are read as `Embedder` reads them: from the columns that `lat` and `lon` name, else from the geometry of a
     GeoDataFrame or GeoSeries, else from columns of the usual names; in an array they are the first two columns. Other
     columns are left out: put this in a ColumnTransformer to keep them. Rows without a usable place are refused;
-    `on_bad="null"` gives them NaN. `dims` keeps that many of the first numbers.
+    `on_bad="null"` gives them NaN. `dims` keeps that many of the first numbers; `geometry` is what stands for lines and
+    polygons, "point" (inside), "centroid" or "mean".
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         precision: "Precision" = "float32",
         dims: int | None = None,
         on_bad: OnBad = "error",
+        geometry: Shape = "point",
     ) -> None:
         self.model = model
         self.lat = lat
@@ -58,6 +60,7 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         self.precision = precision
         self.dims = dims
         self.on_bad = on_bad
+        self.geometry = geometry
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
         """Load the model and note the columns; nothing is learned from the rows."""
@@ -77,7 +80,7 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(self, "embedder_")
-        return self.embedder_.embed(self._read(X, reset=False), on_bad=self.on_bad)
+        return self._read(X, reset=False).apply(self.embedder_.embed)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """location_0, location_1, ..."""
@@ -91,20 +94,20 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = []  # the precision is the embedder's, not the coordinates'
         return tags
 
-    def _read(self, table: Any, *, reset: bool) -> npt.NDArray[np.float64]:
-        """Checked degrees, (n_samples, 2), after scikit-learn's own checks of shape and column names."""
+    def _read(self, table: Any, *, reset: bool) -> Places:
+        """Checked places, after scikit-learn's own checks of shape and column names."""
         from sklearn.utils.validation import validate_data
 
         if is_container(table):
             if hasattr(table, "columns") or hasattr(table, "shape"):
                 validate_data(self, table, reset=reset, skip_check_array=True)
-            places = take_latlon(table, lat=self.lat, lon=self.lon, on_bad=self.on_bad)
+            places = take_places((table,), self.lat, self.lon, self.on_bad, self.geometry)
         else:
             finite = self.on_bad == "error"
             array = validate_data(self, table, reset=reset, dtype="numeric", ensure_all_finite=finite)
             if array.shape[1] < 2:
                 raise CoordinateError("found 1 feature(s) while 2 are required: latitude and longitude")
-            places = take_latlon(array[:, :2], on_bad=self.on_bad)
-        if len(places) == 0:
+            places = take_places((array[:, :2],), on_bad=self.on_bad)
+        if len(places.latlon) == 0:
             raise CoordinateError("found a table with 0 sample(s) while a minimum of 1 is required")
         return places

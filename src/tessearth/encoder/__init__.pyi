@@ -7,7 +7,6 @@ from tessearth.encoder.lists import SiteGeometry as SiteGeometry
 from tessearth.encoder.lists import Slack as Slack
 from tessearth.encoder.lists import list_sites as list_sites
 from tessearth.encoder.lists import weigh_left_out as weigh_left_out
-from tessearth.encoder.mixer import SparseMixer as SparseMixer
 from tessearth.encoder.model import ResidualBlock as ResidualBlock
 from tessearth.encoder.model import ResidualHead as ResidualHead
 from tessearth.encoder.model import SphericalVoronoiEncoder as SphericalVoronoiEncoder
@@ -15,11 +14,16 @@ from tessearth.encoder.model import reset_linear as reset_linear
 from tessearth.encoder.sites import TRAJECTORIES as TRAJECTORIES
 from tessearth.encoder.sites import SiteStart as SiteStart
 from tessearth.encoder.sites import Trajectory as Trajectory
+from tessearth.encoder.sites import read_slots as read_slots
 from tessearth.encoder.sites import read_trajectory as read_trajectory
 from tessearth.encoder.sites import start_sites as start_sites
-from tessearth.encoder.sparse import sparse_mixture as sparse_mixture
+from tessearth.encoder.slots import add_slots as add_slots
+from tessearth.encoder.slots import compact as compact
+from tessearth.encoder.sparse import SparseMixer as SparseMixer
+from tessearth.encoder.sparse import mix_listed as mix_listed
 from tessearth.encoder.tokens import measure_token_use as measure_token_use
 from tessearth.encoder.voronoi import EMBEDDING_SPREAD as EMBEDDING_SPREAD
+from tessearth.encoder.voronoi import LEAST_SPACING as LEAST_SPACING
 from tessearth.encoder.voronoi import SoftVoronoi as SoftVoronoi
 from tessearth.encoder.weights import build_from as build_from
 from tessearth.encoder.weights import load_weights as load_weights

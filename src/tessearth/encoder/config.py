@@ -79,6 +79,9 @@ class EncoderConfig:
     """The width of the head's residual blocks."""
     num_blocks: int = 2
     """The number of residual blocks in the head."""
+    linear_exit: bool = True
+    """Whether a linear map follows the blocks; without it their units, each shifted, are the embedding, which costs a
+    place hidden_dim x output_dim products less."""
     dropout: float = 0.5
     """The share of units dropped inside each residual block in training."""
     token_dropout: float = 0.1
@@ -106,6 +109,11 @@ class EncoderConfig:
         check_at_least(self, 0, "num_tokens", "num_blocks", "coordinate_octaves")
         check_share(self, "dropout", "token_dropout")
         check_share(self, "token_gate", may_be_one=True)
+        if not self.linear_exit and self.hidden_dim != self.output_dim:
+            raise ConfigError(
+                f"without a linear exit the head's units are the embedding: hidden_dim {self.hidden_dim} must equal "
+                f"output_dim {self.output_dim}"
+            )
         for name in ("location_temperature", "final_temperature", "image_temperature"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
@@ -130,4 +138,6 @@ class EncoderConfig:
             unused = [] if tessellation.is_spaced else ["spacing_factor", "neighbours"]
             for name in unused if tessellation.logits == "chord" else [*unused, "background"]:
                 del values[name]
+        if self.linear_exit:
+            del plain["linear_exit"]
         return plain

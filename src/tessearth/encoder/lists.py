@@ -43,7 +43,8 @@ class Slack(NamedTuple):
     shift: float = 0.0
     """The most that the position may move, in units of 1 / sqrt(tau)."""
     log_sharpness: float = 0.0
-    territory: float = 0.0
+    territory: float | Tensor = 0.0
+    """For all sites, or for each, (K,)."""
 
 
 STILL = Slack()
@@ -63,11 +64,19 @@ class SiteGeometry(NamedTuple):
 
 
 def list_sites(
-    geometry: SiteGeometry, *, epsilon: float = EPSILON, slack: Slack = STILL, longest: int = LONGEST
+    geometry: SiteGeometry,
+    *,
+    epsilon: float = EPSILON,
+    slack: Slack = STILL,
+    longest: int = LONGEST,
+    within: tuple[int, int] | None = None,
 ) -> CellLists:
-    """Cells of the sphere with the sites that matter in them: those left out weigh at most epsilon together."""
+    """Cells of the sphere with the sites that matter in them: those left out weigh at most epsilon together.
+
+    `within` names one cell, as for `refine`, and lists nothing outside.
+    """
     present = (geometry.territory > -math.inf).nonzero()[:, 0]
-    return refine(present, SiteRule(geometry, epsilon, slack, longest))
+    return refine(present, SiteRule(geometry, epsilon, slack, longest), within=within)
 
 
 @torch.no_grad()

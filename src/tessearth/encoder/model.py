@@ -32,14 +32,27 @@ class ResidualBlock(nn.Module):
         return x + F.relu(self.second(self.dropout(F.relu(self.first(x)))))
 
 
-class ResidualHead(nn.Module):
-    """Linear + ReLU, residual blocks, then Linear without bias: (N, input) -> (N, output)."""
+class Shift(nn.Module):
+    """x + b."""
 
-    def __init__(self, input_dim: int, hidden_dim: int, output_dim: int, num_blocks: int, dropout: float) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.entry = nn.Linear(input_dim, hidden_dim)
-        self.blocks = nn.ModuleList(ResidualBlock(hidden_dim, dropout) for _ in range(num_blocks))
-        self.exit = nn.Linear(hidden_dim, output_dim, bias=False)
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, width) -> (N, width)."""
+        return x + self.bias
+
+
+class ResidualHead(nn.Module):
+    """Linear + ReLU, residual blocks, then Linear without bias, or a shift: (N, input) -> (N, output)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_dim
+        self.entry = nn.Linear(config.output_dim + 6 * config.coordinate_octaves, hidden)
+        self.blocks = nn.ModuleList(ResidualBlock(hidden, config.dropout) for _ in range(config.num_blocks))
+        self.exit = nn.Linear(hidden, config.output_dim, bias=False) if config.linear_exit else Shift(hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, input) -> (N, output)."""
@@ -91,13 +104,7 @@ class SphericalVoronoiEncoder(LocationEncoder):
         same_width = config.mixture_dim == config.output_dim
         self.projection = nn.Identity() if same_width else nn.Linear(config.mixture_dim, config.output_dim)
         self.norm = nn.LayerNorm(config.output_dim)
-        self.head = ResidualHead(
-            input_dim=config.output_dim + 6 * config.coordinate_octaves,
-            hidden_dim=config.hidden_dim,
-            output_dim=config.output_dim,
-            num_blocks=config.num_blocks,
-            dropout=config.dropout,
-        )
+        self.head = ResidualHead(config)
         if self.norm.weight.is_meta:
             return
         for voronoi in self.voronois():
@@ -120,7 +127,12 @@ class SphericalVoronoiEncoder(LocationEncoder):
 
     def embed_xyz(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
         """Embed directions on the sphere, (N, 3) -> (N, D); with `top_k`, by that many sites per tessellation."""
-        return self._finish(self.head(self.blend(xyz, self.mix(self._weights(xyz, top_k)))[0]))
+        return self.from_mixtures(xyz, self.mix(self._weights(xyz, top_k)))[0]
+
+    def from_mixtures(self, xyz: Tensor, mixtures: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Embeddings (N, D) and token attention (N, T) from the tessellations' mixtures at directions, (N, S) each."""
+        blend, attention = self.blend(xyz, mixtures)
+        return self._finish(self.head(blend)), attention
 
     def encode(self, latlon: Tensor, top_k: int | None = None) -> Encoding:
         """Embed places and keep the parts: (N, 2) degrees to an Encoding."""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
 LAND_SHARE = 0.2652
 """The share of the sphere that is land north of 60 S in the mask; the search for a lattice begins from it."""
+MOST_SIZE = 100
+"""A lattice this many times as large as the sites wanted has none of them on land to speak of."""
 SEARCH_WIDTH, SEARCHED_SITES = 400, 8192
 """The number of lattice sizes to try before surplus sites are dropped instead; fewer for more sites than this."""
 
@@ -57,8 +59,14 @@ def land_lattice(
             return kept
         if len(kept) > num_sites and (smallest is None or len(kept) < len(smallest)):
             smallest = kept
-    if smallest is None:
-        raise ConfigError(f"no lattice with {num_sites} sites on land was found")
+    size = centre + reach
+    while smallest is None:  # of many sites the narrow search may find only lattices that are too small
+        size += max(1, size // 500)
+        kept = keep(size)
+        if len(kept) >= num_sites:
+            smallest = kept
+        elif size > MOST_SIZE * num_sites:
+            raise ConfigError(f"no lattice with {num_sites} sites on land was found")
     return smallest[torch.linspace(0, len(smallest) - 1, num_sites).round().long()]
 
 
@@ -67,7 +75,7 @@ TRAJECTORIES = "trajectories.npz"
 
 
 class Trajectory(NamedTuple):
-    """The sites at R steps of a run."""
+    """The sites at R steps of a run; of one in which sites are born and die, all K slots for them."""
 
     steps: npt.NDArray[np.int64]
     """(R,) optimiser steps, in rising order."""
@@ -75,15 +83,53 @@ class Trajectory(NamedTuple):
     """(R, K, 3)."""
     sharpness: npt.NDArray[np.float32]
     """(R, K)."""
+    alive: npt.NDArray[np.bool_] | None = None
+    """(R, K), whether there is a site in the slot; None where there always is."""
+    births: npt.NDArray[np.int64] | None = None
+    """(B, 3), in order of time: the step after whose record a site was born, its parent's slot, its own."""
+
+
+def follow_living(record: Trajectory) -> Trajectory:
+    """The sites that are alive at the end, (R, L, 3): before its birth each is where its parent is."""
+    if record.alive is None or record.births is None:
+        return record
+    positions, sharpness, alive = record.positions.copy(), record.sharpness.copy(), record.alive.copy()
+    for step in np.unique(record.births[:, 0]).tolist():
+        _, parents, children = record.births[record.births[:, 0] == step].T
+        before = record.steps <= step
+        for part in (positions, sharpness):
+            part[np.ix_(before, children)] = part[np.ix_(before, parents)]
+        alive[np.ix_(before, children)] = False
+    living = record.alive[-1]
+    return Trajectory(record.steps, positions[:, living], sharpness[:, living], alive[:, living], record.births[:0])
 
 
 def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
-    """Read the trajectories of a run."""
+    """Read the trajectories of a run, of the sites that are alive at its end."""
+    return follow_living(read_slots(path))
+
+
+def read_slots(path: str | os.PathLike[str]) -> Trajectory:
+    """Read the trajectories of a run, slot by slot."""
     if not Path(path).is_file():
         raise DataError(f"there is no file {path}: the run recorded no site positions")
-    steps, positions, sharpness = read_npz(path, Trajectory._fields).values()
+    steps, positions, sharpness, *growth = read_npz(
+        path, Trajectory._fields[:3], optional=Trajectory._fields[3:]
+    ).values()
     if positions.ndim != 3 or steps.shape != positions.shape[:1] or positions.shape[-1] != 3:
         raise DataError(f"{path} has {len(steps)} steps for positions of shape {positions.shape}")
     if 0 in positions.shape or sharpness.shape != positions.shape[:2] or not np.isfinite(positions).all():
         raise DataError(f"{path} is no record of sites: it is empty, or its positions are not finite")
-    return Trajectory(steps.astype(np.int64), positions.astype(np.float32), sharpness.astype(np.float32))
+    record = Trajectory(steps.astype(np.int64), positions.astype(np.float32), sharpness.astype(np.float32))
+    return record._replace(**_read_growth(growth, positions.shape, path)) if growth else record
+
+
+def _read_growth(
+    growth: list[npt.NDArray[Any]], shape: tuple[int, ...], path: str | os.PathLike[str]
+) -> dict[str, npt.NDArray[Any]]:
+    """`alive` and `births`, when they fit the positions."""
+    alive, births = growth if len(growth) == 2 else (np.empty(0), np.empty(0))
+    fits = alive.shape == shape[:2] and alive.dtype == np.bool_ and births.ndim == 2 and births.shape[1] == 3
+    if not fits or births.dtype.kind != "i" or (births[:, 1:] < 0).any() or (births[:, 1:] >= shape[1]).any():
+        raise DataError(f"{path} is no record of sites that are born and die: its alive and births do not fit")
+    return {"alive": alive, "births": births.astype(np.int64)}

@@ -1,8 +1,8 @@
-"""Mixtures of site embeddings by the few sites that matter at each place, with exact gradients of what is kept.
+"""Mixtures of many sites by lists of those that are near: the plain form of `SoftVoronoi`, but for a certified rest.
 
-Nothing of the size places x sites is ever written: forward keeps each place's largest logit and the sum below its
-weights, and backward computes the weights again. On a GPU either is one kernel (`sparse_kernels`); elsewhere pairs of
-place and site are gathered in blocks, and summed in an order that does not depend on the number of threads.
+A place looks at the list of its cell alone (`encoder.lists`), and what is kept has its exact gradient; neither way
+writes N x K numbers. On a CPU the lists of a block of places are padded to one length; on a GPU a kernel reads each
+place's own.
 """
 
 import math
@@ -13,168 +13,218 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.encoder import sparse_kernels as kernels
-from tessearth.encoder.sparse_kernels import Given
-from tessearth.sphere import CellLists, expand
+from tessearth.encoder.lists import EPSILON, SiteGeometry, Slack, list_sites
+from tessearth.encoder.voronoi import SoftVoronoi
+from tessearth.sphere import CellLists
 
-PAIRS_AT_ONCE = 2**20
-"""Pairs of place and site held at once, where no kernel does the work."""
-NUMBERS_AT_ONCE = 2**20
-"""Numbers of their sites' embeddings held at once."""
+NUMBERS_AT_ONCE = 2**22
+"""Of the rows gathered for a block of places on a CPU."""
 
 
-def sparse_mixture(
-    xyz: Tensor,
-    positions: Tensor,
-    log_sharpness: Tensor,
-    territory: Tensor,
-    embeddings: Tensor,
-    lists: CellLists,
-    background: float | None = None,
-    deterministic: bool = True,
-) -> Tensor:
-    """The mixture of site embeddings (K, S) at each place, (N, 3) -> (N, S), by the sites in the list of its cell.
+class Table(NamedTuple):
+    """Sites, the rows that are mixed, and the lists, as tensors that an operation takes one by one."""
 
-    w = softmax_k(-tau_k / 2 |x - s_k|^2 + b_k) over the list, with the background below. It has gradients for
-    positions (K, 3), log_sharpness, territory (K,) and embeddings, not for places; `deterministic` ones are the same
-    bits on every run of a GPU too, and take a little longer.
-    """
-    xyz = xyz.detach().to(positions.dtype)
-    least = -math.inf if background is None else background
-    sites = (positions, log_sharpness.exp(), territory, embeddings)
-    mixture: Tensor = _mix(xyz, *sites, lists.find(xyz), lists.starts, lists.sites, least, deterministic)[0]
-    return mixture
+    positions: Tensor
+    """(K, 3)."""
+    sharpness: Tensor
+    """(K,)."""
+    territory: Tensor
+    """(K,)."""
+    rows: Tensor
+    """(K, S)."""
+    keys: Tensor
+    """The lists', as in `CellLists`; so are the others."""
+    starts: Tensor
+    sites: Tensor
 
+    def find(self, xyz: Tensor) -> tuple[Tensor, Tensor]:
+        """Where each place's list begins and how long it is, (N, 3) -> (N,) both."""
+        cell = CellLists(self.keys, self.starts, self.sites).find(xyz)
+        begin = self.starts[cell]
+        return begin, self.starts[cell + 1] - begin
 
-@torch.library.custom_op("tessearth::sparse_mixture", mutates_args=())
-def _mix(
-    xyz: Tensor, positions: Tensor, sharpness: Tensor, territory: Tensor, embeddings: Tensor,
-    cell: Tensor, starts: Tensor, sites: Tensor, background: float, deterministic: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Mixtures, (N, S), and each place's largest logit and the sum below its weights, (N, 2)."""
-    given = Given(xyz, positions, sharpness, territory, embeddings, cell, starts, sites, background)
-    return kernels.mix(given) if kernels.are_for(embeddings) else mix(given)
+    def blocks(self, xyz: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Places, where their lists begin and how long they are, in blocks of lists of similar length."""
+        begin, length = self.find(xyz)
+        longest = max(1, int(length.max())) if len(length) else 1
+        size = max(1, NUMBERS_AT_ONCE // (longest * max(self.rows.shape[1], 8)))
+        for rows in torch.split(length.argsort(stable=True), size):
+            yield rows, begin[rows], length[rows]
 
 
-@_mix.register_fake
-def _(xyz, positions, sharpness, territory, embeddings, *rest):  # type: ignore[no-untyped-def]
-    return embeddings.new_empty(len(xyz), embeddings.shape[1]), xyz.new_empty(len(xyz), 2)
+class Block(NamedTuple):
+    """The sites of a block of places, padded to one length with weights of zero."""
 
-
-@torch.library.custom_op("tessearth::sparse_mixture_backward", mutates_args=())
-def _mix_backward(
-    gradient: Tensor, mixture: Tensor, sums: Tensor,
-    xyz: Tensor, positions: Tensor, sharpness: Tensor, territory: Tensor, embeddings: Tensor,
-    cell: Tensor, starts: Tensor, sites: Tensor, background: float, deterministic: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of positions, sharpness, territory and embeddings, from that of the mixtures."""
-    given = Given(xyz, positions, sharpness, territory, embeddings, cell, starts, sites, background)
-    if kernels.are_for(embeddings):
-        return kernels.mix_backward(gradient, mixture, sums, given, deterministic)
-    return mix_backward(gradient, mixture, sums, given)
-
-
-@_mix_backward.register_fake
-def _(gradient, mixture, sums, xyz, positions, sharpness, territory, embeddings, *rest):  # type: ignore[no-untyped-def]
-    return tuple(map(torch.empty_like, (positions, sharpness, territory, embeddings)))
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.settings = inputs[-2:]
-    ctx.save_for_backward(*output, *inputs[:-2])
-
-
-def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return None, *_mix_backward(gradient, *ctx.saved_tensors, *ctx.settings), *[None] * 5
-
-
-_mix.register_autograd(_differentiate, setup_context=_save)
-
-
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Of positions, sharpness, territory and embeddings."""
-
-
-class _Pairs(NamedTuple):
-    """Some places with the sites in their lists, one place after another."""
-
-    places: slice
-    lengths: Tensor
-    """The length of each place's list."""
-    place: Tensor
-    """Of each pair, counted from the first of `places`."""
     site: Tensor
-    gap: list[Tensor]
-    """From the site to the place, 3 times (P,)."""
-    square: Tensor
-    """|x - s|^2."""
-    logit: Tensor
+    """(n, L)."""
+    weight: Tensor
+    """(n, L)."""
+    apart: Tensor
+    """From each site to the place, (n, L, 3)."""
 
 
-def mix(given: Given) -> tuple[Tensor, Tensor]:
-    """Mixtures, (N, S), and each place's largest logit and the sum below its weights, (N, 2)."""
-    mixtures, sums = [], []
-    for pairs in _pairs(given):
-        top = torch.segment_reduce(
-            pairs.logit, "max", lengths=pairs.lengths, unsafe=True, initial=max(given.background, -1e30)
+def _weigh(xyz: Tensor, begin: Tensor, length: Tensor, table: Table, background: float) -> Block:
+    """The weights of the sites in the lists of places (n, 3)."""
+    number = torch.arange(max(1, int(length.max())))
+    inside = number < length[:, None]
+    site = table.sites[torch.where(inside, begin[:, None] + number, 0)].long()
+    apart = xyz[:, None, :] - table.positions[site]
+    logits = table.territory[site] - table.sharpness[site] / 2 * apart.square().sum(-1)
+    whole = F.pad(logits.masked_fill(~inside, -math.inf), (0, 1), value=background)
+    return Block(site, torch.softmax(whole, dim=-1)[:, :-1], apart)
+
+
+class _ListedOnCpu(torch.autograd.Function):
+    """The mixture of rows at places by chord logits, on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, xyz: Tensor, background: float, *tensors: Tensor) -> Tensor:
+        """(N, 3) -> (N, S)."""
+        table = Table(*tensors)
+        mixture = table.rows.new_empty(len(xyz), table.rows.shape[1])
+        for part, begin, length in table.blocks(xyz):
+            block = _weigh(xyz[part], begin, length, table, background)
+            mixture[part] = F.embedding_bag(block.site, table.rows, mode="sum", per_sample_weights=block.weight)
+        ctx.background = background
+        ctx.save_for_backward(xyz, mixture, *tensors)
+        return mixture
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Of positions, sharpness, territory and rows."""
+        xyz, mixture, *tensors = ctx.saved_tensors
+        table, (gradient,) = Table(*tensors), gradients
+        positions, sharpness, territory, rows = (torch.zeros_like(part) for part in table[:4])
+        slope = (gradient * mixture).sum(-1)
+        for part, begin, length in table.blocks(xyz):
+            block = _weigh(xyz[part], begin, length, table, ctx.background)
+            along = torch.einsum("ns,nls->nl", gradient[part], table.rows[block.site])
+            logit = (block.weight * (along - slope[part, None])).flatten()  # the gradient of the logits
+            site, apart = block.site.flatten(), block.apart.flatten(0, 1)
+            positions.index_add_(0, site, (logit * table.sharpness[site])[:, None] * apart)
+            sharpness.index_add_(0, site, logit * apart.square().sum(-1) / -2)
+            territory.index_add_(0, site, logit)
+            rows.index_add_(0, site, (block.weight[..., None] * gradient[part, None]).flatten(0, 1))
+        return None, None, positions, sharpness, territory, rows, None, None, None
+
+
+@torch.library.custom_op("tessearth::mix_listed", mutates_args=())
+def mix_listed(xyz: Tensor, background: float, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The same on a GPU, with the log-sum of the logits, (N,): an operation that a compiler leaves alone."""
+    from tessearth.encoder.sparse_kernels import forward
+
+    table = Table(*tensors)
+    return forward(xyz, *table.find(xyz), table, background)
+
+
+@mix_listed.register_fake
+def _(xyz: Tensor, background: float, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+    rows = tensors[3]
+    return rows.new_empty(len(xyz), rows.shape[1]), xyz.new_empty(len(xyz))
+
+
+@torch.library.custom_op("tessearth::mix_listed_backward", mutates_args=())
+def mix_listed_backward(gradient: Tensor, mixed: list[Tensor], xyz: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    """The gradients of positions, sharpness, territory and rows, from that of the mixture (N, S)."""
+    from tessearth.encoder.sparse_kernels import backward
+
+    (mixture, log_sum), table = mixed, Table(*tensors)
+    return backward(gradient, (gradient * mixture).sum(-1), log_sum, xyz, *table.find(xyz), table)
+
+
+@mix_listed_backward.register_fake
+def _(gradient: Tensor, mixed: list[Tensor], xyz: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(part) for part in tensors[:4]]
+
+
+def _keep_context(ctx: Any, inputs: Any, output: Any) -> None:
+    xyz, _, tensors = inputs
+    ctx.save_for_backward(*output, xyz, *tensors)
+
+
+def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> Any:
+    mixture, log_sum, xyz, *tensors = ctx.saved_tensors
+    found = mix_listed_backward(gradient.contiguous(), [mixture, log_sum], xyz, tensors)
+    return None, None, [*found, None, None, None]
+
+
+mix_listed.register_autograd(_backward, setup_context=_keep_context)
+
+
+class SparseMixer:
+    """Mixes a tessellation's sites by lists, which are made anew now and then while the sites move.
+
+    Between two refreshes `hold_` keeps every site within the slack that the lists allow for, so that at most epsilon of
+    the weight is left out at every step. The lists stay in the same memory, which a captured graph keeps reading, until
+    they outgrow it.
+    """
+
+    def __init__(self, epsilon: float = EPSILON, slack: Slack | None = None, room: float = 2.0) -> None:
+        """`room` is how many times the first lists fit into the memory that is set aside."""
+        self.epsilon, self.room = epsilon, room
+        self.slack = slack or Slack(shift=0.2, log_sharpness=0.15, territory=0.1)
+        self.anchor: list[Tensor] = []
+        """Positions, log sharpness and territory at the last refresh: with them `rebuild_` makes the same lists."""
+        self._lists: CellLists | None = None
+
+    def __call__(self, voronoi: SoftVoronoi, xyz: Tensor) -> Tensor:
+        """Mixtures of site embeddings at directions, (N, 3) -> (N, S), with gradients."""
+        sites = (voronoi.positions(), voronoi.sharpness(), voronoi.territory, voronoi.embeddings)
+        background = -math.inf if voronoi.config.background is None else voronoi.config.background
+        xyz, tensors = xyz.to(voronoi.directions.dtype), [*sites, *self.lists]
+        mixture: Tensor
+        if xyz.is_cuda:
+            mixture, _ = mix_listed(xyz, background, tensors)
+        else:
+            mixture = _ListedOnCpu.apply(xyz, background, *tensors)  # type: ignore[no-untyped-call]
+        return mixture
+
+    @property
+    def lists(self) -> CellLists:
+        """The lists as they lie in memory, padded."""
+        assert self._lists is not None, "refresh_ makes the lists"
+        return self._lists
+
+    @torch.no_grad()
+    def refresh_(self, voronoi: SoftVoronoi) -> bool:
+        """Make the lists anew from the present sites; whether they now lie elsewhere in memory."""
+        now = [voronoi.positions().detach(), voronoi.log_sharpness.detach(), voronoi.territory.detach()]
+        if self.anchor:
+            for kept, part in zip(self.anchor, now, strict=True):
+                kept.copy_(part)
+        else:
+            self.anchor = [part.clone() for part in now]
+        return self.rebuild_(voronoi.config.background)
+
+    @torch.no_grad()
+    def rebuild_(self, background: float | None) -> bool:
+        """Make the lists of the anchor; whether they now lie elsewhere in memory."""
+        positions, log_sharpness, territory = (part.double() for part in self.anchor)
+        geometry = SiteGeometry(positions, log_sharpness.exp(), territory, background)
+        made = list_sites(geometry, epsilon=self.epsilon, slack=self.slack)
+        fits = self._lists is not None and all(
+            len(part) <= len(kept) for part, kept in zip(made, self._lists, strict=True)
         )
-        share = (pairs.logit - top[pairs.place]).exp()
-        total = torch.segment_reduce(share, "sum", lengths=pairs.lengths, unsafe=True, initial=0)
-        total = total + (given.background - top).exp()
-        starts = pairs.lengths.cumsum(0) - pairs.lengths
-        weights = share / total[pairs.place]
-        mixtures.append(_bags(pairs.site, given.embeddings, starts, weights))
-        sums.append(torch.stack((top, total), dim=-1))
-    return torch.cat(mixtures), torch.cat(sums)
+        if not fits:
+            sizes = [int(self.room * len(part)) + 2 for part in made]
+            self._lists = CellLists(*(part.new_empty(size) for part, size in zip(made, sizes, strict=True)))
+        # Cells behind the last have the largest key, which no place has, and empty lists.
+        for kept, part, rest in zip(self.lists, made, (2**62, int(made.starts[-1]), 0), strict=True):
+            kept[: len(part)] = part
+            kept[len(part) :] = rest
+        return not fits
+
+    @torch.no_grad()
+    def hold_(self, voronoi: SoftVoronoi) -> None:
+        """Bring the sites back to within the slack of where they were when the lists were made."""
+        positions, log_sharpness, territory = self.anchor
+        step, reach = voronoi.directions - positions, self.slack.shift * (log_sharpness / -2).exp()
+        shorter = (0.99 * reach / step.norm(dim=-1).clamp_min(1e-30)).clamp_max(1.0)
+        voronoi.directions.copy_(F.normalize(positions + shorter[:, None] * step, dim=-1))
+        _hold_(voronoi.log_sharpness, log_sharpness, self.slack.log_sharpness)
+        _hold_(voronoi.territory, territory, self.slack.territory)
 
 
-def mix_backward(gradient: Tensor, mixture: Tensor, sums: Tensor, given: Given) -> Gradients:
-    """Gradients of positions, sharpness, territory and embeddings: dl_k = w_k <g, e_k - f>, de_k = w_k g."""
-    columns = [torch.zeros_like(given.sharpness) for _ in range(5)]
-    embeddings = torch.zeros_like(given.embeddings)
-    for pairs in _pairs(given):
-        pull, (top, total) = gradient[pairs.places], sums[pairs.places].unbind(-1)
-        weights = (pairs.logit - top[pairs.place]).exp() / total[pairs.place]
-        mean = (pull * mixture[pairs.places]).sum(-1)
-        logit = weights * (_products(pull, pairs, given.embeddings) - mean[pairs.place])
-        by_distance = logit * given.sharpness.index_select(0, pairs.site)
-        for column, part in zip(
-            columns, (*(by_distance * gap for gap in pairs.gap), logit * pairs.square / -2, logit), strict=True
-        ):
-            column.index_add_(0, pairs.site, part)
-        site, order = pairs.site.sort(stable=True)
-        starts = torch.searchsorted(site, torch.arange(len(embeddings), device=site.device))
-        embeddings += _bags(pairs.place[order], pull, starts, weights[order])
-    return torch.stack(columns[:3], dim=-1), columns[3], columns[4], embeddings
-
-
-def _pairs(given: Given) -> Iterator[_Pairs]:
-    """Every place with the sites in its list, in blocks of bounded size."""
-    every, axes = given.starts.diff()[given.cell], given.positions.T.contiguous()
-    marks = torch.searchsorted(
-        every.cumsum(0), torch.arange(0, int(every.sum()) + PAIRS_AT_ONCE, PAIRS_AT_ONCE, device=every.device)
-    )
-    bounds = sorted({0, *marks.tolist(), len(every)})
-    for first, last in zip(bounds, bounds[1:] or [0], strict=False):
-        places = slice(first, last)
-        lengths = every[places]
-        place = torch.repeat_interleave(lengths)
-        site = given.sites[expand(given.starts[given.cell[places]], lengths)].long()
-        gap = [x[places][place] - s.index_select(0, site) for x, s in zip(given.xyz.T, axes, strict=True)]
-        square = gap[0].square() + gap[1].square() + gap[2].square()
-        logit = given.territory.index_select(0, site) - given.sharpness.index_select(0, site) / 2 * square
-        yield _Pairs(places, lengths, place, site, gap, square, logit)
-
-
-def _bags(rows: Tensor, table: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sums of rows of a table, each from its start to the next."""
-    return F.embedding_bag(rows, table.contiguous(), starts, mode="sum", per_sample_weights=weights)
-
-
-def _products(pull: Tensor, pairs: _Pairs, embeddings: Tensor) -> Tensor:
-    """<g, e_k> of every pair, (P,)."""
-    most = max(1, NUMBERS_AT_ONCE // embeddings.shape[1])
-    parts = zip(torch.split(pairs.place, most), torch.split(pairs.site, most), strict=True)
-    return torch.cat(
-        [pull.index_select(0, place).mul_(embeddings.index_select(0, site)).sum(-1) for place, site in parts]
-    )
+def _hold_(values: Tensor, middle: Tensor, reach: float | Tensor) -> None:
+    """Clamp values to within reach of the middle; those of sites that take no part stay as they are."""
+    values.copy_(torch.where(middle.isinf(), values, torch.clamp(values, middle - reach, middle + reach)))

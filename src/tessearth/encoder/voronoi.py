@@ -76,6 +76,12 @@ class SoftVoronoi(nn.Module):
         """tau, (K,)."""
         return self.log_sharpness.exp()
 
+    def takes_part(self) -> Tensor:
+        """Which sites have a weight anywhere, (K,): those whose territory is above -inf."""
+        if self.config.logits == "paper":
+            return torch.ones_like(self.log_sharpness, dtype=torch.bool)
+        return self.territory.detach() > -math.inf
+
     def logits(self, xyz: Tensor) -> Tensor:
         """The logits of the site weights, (N, 3) -> (N, K): for all but chords, an affine map of the position."""
         if self.config.logits == "chord":

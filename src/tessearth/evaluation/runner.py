@@ -61,7 +61,8 @@ from tessearth.evaluation.results import (
 from tessearth.evaluation.tasks import Task, read_tasks
 from tessearth.labels import country_continents, prepare_labels
 from tessearth.settings import Kind, did_you_mean, from_plain
-from tessearth.storage import AS_USUAL, Reading, is_frame, locked_folder, side_by_side
+from tessearth.sphere import is_frame
+from tessearth.storage import AS_USUAL, Reading, locked_folder, side_by_side
 from tessearth.version import __version__
 
 
@@ -251,7 +252,7 @@ def evaluate(
     plan = build_plan(names, splits, data_dir=data_dir, benchmark=benchmark, reading=how, skip_unknown=skip_unknown)
     plan = plan._replace(skipped=(*unknown, *others, *plan.skipped))
     if not skip_unknown:
-        _check_models(groups, chosen)
+        groups = [_open_models(group, chosen) for group in groups]
     busy = ConfigError(f"another evaluation is writing to {out}; choose another folder")
     with contextlib.nullcontext() if out is None else locked_folder(Path(out), busy=busy):
         runner = Runner(plan, probes, chosen, EmbeddingCache() if cache else None)
@@ -292,11 +293,10 @@ def _known(names: Sequence[str], registry: Mapping[str, Any], skip: bool) -> tup
     return known, skipped
 
 
-def _check_models(groups: Sequence[ModelGroup], device: torch.device) -> None:
-    """Load every model that has a name once, so that one that cannot be read is an error before any work."""
-    for member in (member for group in groups for member in group.members):
-        if isinstance(member, str | PathLike):
-            Embedder(member, device=device)
+def _open_models(group: ModelGroup, device: torch.device) -> ModelGroup:
+    """The group with its named models loaded, so that one that cannot be read is an error before any work."""
+    opened = (Embedder(one, device=device) if isinstance(one, str | PathLike) else one for one in group.members)
+    return group._replace(members=tuple(opened))
 
 
 class Runner:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tessearth.embedding import most_alike
-from tessearth.encoder import TRAJECTORIES, SoftVoronoi, SphericalVoronoiEncoder, Trajectory, measure_token_use
+from tessearth.embedding import FewSites, Nearby, most_alike
+from tessearth.encoder import TRAJECTORIES, SoftVoronoi, Trajectory, measure_token_use
 from tessearth.errors import ConfigError, MissingExtraError
 from tessearth.explorer import schemas
 from tessearth.labels import LABELS, prepare_labels
@@ -82,42 +82,41 @@ def _describe(place: Floats) -> dict[str, Any]:
     return {**_class_words(labels, 0), **measured, "land": bool(labels["land"][0])}
 
 
-def _ask_sites(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Directions (n, 3), site weights (n, K) of every tessellation and token attention (n, T) of a few places."""
+def _ask_sites(few: FewSites, latlon: Floats) -> tuple[Tensor, list[Nearby], Tensor]:
+    """Directions (n, 3), the sites that matter in every tessellation, and token attention (n, T) of a few places."""
+    encoder = few.encoder
     xyz = F.normalize(latlon_to_xyz(torch.from_numpy(np.ascontiguousarray(latlon))), dim=-1)
     xyz = xyz.to(encoder.norm.weight.device, encoder.input_dtype)
-    weights = [voronoi.weights(xyz) for voronoi in encoder.voronois()]
-    _, attention = encoder.blend(xyz, encoder.mix(weights))
-    return xyz, weights, xyz.new_empty((len(xyz), 0)) if attention is None else attention
+    nearby = few.weigh(xyz)
+    _, attention = encoder.blend(xyz, few.add_up(nearby))
+    return xyz, nearby, xyz.new_empty((len(xyz), 0)) if attention is None else attention
 
 
 @torch.inference_mode()
-def site_fields(encoder: SphericalVoronoiEncoder, latlon: Floats) -> tuple[Features, Features]:
+def site_fields(few: FewSites, latlon: Floats) -> tuple[Features, Features]:
     """Token attention (N, T) and sharpness (N, 1) of places (N, 2).
 
     Sharpness is the mean of the sites' logarithms, weighted by the place's shares in them; tessellations count equally.
     """
-    _, weights, attention = _ask_sites(encoder, latlon)
-    logs = [part @ voronoi.log_sharpness for part, voronoi in zip(weights, encoder.voronois(), strict=True)]
+    _, nearby, attention = _ask_sites(few, latlon)
+    logs = few.average(nearby, [voronoi.log_sharpness for voronoi in few.encoder.voronois()])
     sharpness = torch.stack(logs).mean(0).exp()
     return attention.float().cpu().numpy(), sharpness.float().cpu().numpy()[:, None]
 
 
 @torch.inference_mode()
-def explain_places(encoder: SphericalVoronoiEncoder, latlon: Floats) -> Array:
+def explain_places(few: FewSites, latlon: Floats) -> Array:
     """The support, tokens and sites of places (N, 2), in one pass over the sites: fields of `PlaceAnswer`s, (N,)."""
-    positions, sharpness = encoder.sites()
-    xyz, weights, attention = _ask_sites(encoder, latlon)
-    unit = F.normalize(positions, dim=-1)
-    nearest = (xyz @ unit.T).topk(min(SHOWN_SITES, len(unit)), dim=-1).indices
-    angle, order = angular_distance(xyz[:, None, :], unit[nearest]).sort(dim=-1)
-    site = nearest.gather(-1, order)
-    entropy = torch.stack([torch.special.entr(part).sum(-1) for part in weights]).mean(0)
-    places, weight = xyz_to_latlon(positions[site].double()), torch.cat(weights, dim=-1).gather(-1, site)
-    columns = (attention, entropy, site, places, angle * EARTH_RADIUS_KM, weight, sharpness[site])
+    positions, sharpness = few.encoder.sites()
+    xyz, nearby, attention = _ask_sites(few, latlon)
+    site, degrees = few.site_map.nearest(xyz, min(SHOWN_SITES, len(positions)))
+    entropy, _, *gaps = few.site_map.support(xyz, [part.weights for part in nearby])
+    relative = gaps[0] if gaps else xyz.new_empty((len(xyz), 0))
+    places, weight = xyz_to_latlon(positions[site].double()), few.share(nearby, site)
+    columns = (attention, entropy, relative, site, places, degrees.deg2rad() * EARTH_RADIUS_KM, weight, sharpness[site])
     found = np.empty(len(latlon), dtype=object)
     rows = zip(*(column.double().cpu().numpy() for column in columns), strict=True)
-    for number, (shares, spread, *near) in enumerate(rows):
+    for number, (shares, spread, gap, *near) in enumerate(rows):
         sites = [
             schemas.NearSite(
                 site=int(site),
@@ -130,17 +129,18 @@ def explain_places(encoder: SphericalVoronoiEncoder, latlon: Floats) -> Array:
         ]
         best = np.argsort(-shares, kind="stable")[:SHOWN_TOKENS]
         tokens = [schemas.TokenShare(token=int(i), share=round(float(shares[i]), 5)) for i in best]
-        found[number] = {"support": _support(sites[0], spread), "tokens": tokens, "sites": sites}
+        found[number] = {"support": _support(sites[0], spread, gap), "tokens": tokens, "sites": sites}
     return found
 
 
-def _support(nearest: schemas.NearSite, entropy: float) -> schemas.Support:
-    """The coverage of a place by its nearest site and the entropy of its site weights."""
+def _support(nearest: schemas.NearSite, entropy: float, relative: Array) -> schemas.Support:
+    """The coverage of a place by its nearest site, the entropy of its site weights and the spacing of each level."""
     angle = nearest.distance_km / EARTH_RADIUS_KM
     return schemas.Support(
         score=round(float(np.exp(-nearest.sharpness * angle**2 / 2)), 4),
         nearest_km=nearest.distance_km,
         effective_sites=round(float(np.exp(entropy)), 1),
+        relative=relative.round(3).tolist() or None,
     )
 
 

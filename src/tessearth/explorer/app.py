@@ -15,6 +15,7 @@ from tessearth.explorer.limits import BINARY, CONTENT_TYPE, Gate, Receive, Scope
 from tessearth.explorer.routes import Routes
 from tessearth.explorer.session import OverloadedError, Served
 from tessearth.packages import require
+from tessearth.sphere import OnBad
 from tessearth.version import __version__
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ def build_app(served: Served, *, page: Path | None = None) -> Gate:
 def _add_routes(app: "FastAPI", routes: Routes) -> None:
     from fastapi import Request
 
-    async def embed_bytes(request: Request, dims: int | None = None) -> Any:
-        return await routes.embed_bytes(await request.body(), dims)
+    async def embed_bytes(request: Request, dims: int | None = None, on_bad: OnBad = "error") -> Any:
+        return await routes.embed_bytes(await request.body(), dims, on_bad)
 
     embed_bytes.__doc__ = routes.embed_bytes.__doc__
     for route in ROUTES:

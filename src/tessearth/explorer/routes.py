@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from tessearth.explorer.probes import FittedProbe, fit_probe, read_target, with_
 from tessearth.explorer.session import FieldName, Served
 from tessearth.explorer.tiles import DEEPEST_FIELD_ZOOM, Tiles
 from tessearth.settings import check_dims
-from tessearth.sphere import Floats, as_latlon, as_places, take_latlon, world_grid
+from tessearth.sphere import Floats, OnBad, as_latlon, as_places, take_latlon, world_grid
 from tessearth.version import __version__
 from tessearth.zoo import is_untrained
 
@@ -54,16 +55,12 @@ class Routes:
             raise ConfigError(
                 f'{len(places)} embeddings are too long for JSON: ask for "binary", or for {most} at most'
             )
-        flat = places.reshape(-1, 2)
-        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(flat).all(axis=1))
-        rows = np.full((len(flat), dim), np.nan, np.float32)
-        rows[known] = _shortened(await self.served.embed(np.ascontiguousarray(flat[known])), request.dims)
-        found = rows.reshape(*places.shape[:-1], dim)
+        found = await self._embed(places, request.dims)
         if request.format == "binary":
             return _binary_reply(found)
         embedding = _rounded(found)
-        if not known.all():
-            embedding = [row if has_place else None for row, has_place in zip(embedding, known.tolist(), strict=True)]
+        if request.on_bad == "null" and found.ndim == 2:
+            embedding = [None if math.isnan(row[0]) else row for row in embedding]
         return _json_reply(
             schemas.EmbedAnswer(model=self.served.embedder.name, shape=list(found.shape), embedding=embedding)
         )
@@ -72,14 +69,24 @@ class Routes:
         """The same for one place, by its coordinates in the address."""
         return await self.embed(schemas.EmbedRequest(lat=lat, lon=lon, dims=dims))
 
-    async def embed_bytes(self, body: bytes, dims: int | None = None) -> Any:
+    async def embed_bytes(self, body: bytes, dims: int | None = None, on_bad: OnBad = "error") -> Any:
         """Places as little-endian float64 pairs (lat, lon); embeddings as little-endian float32 rows."""
         if len(body) == 0 or len(body) % 16:
             raise CoordinateError(f"the body has {len(body)} bytes; places are pairs of float64, 16 bytes each")
-        places = as_latlon(np.frombuffer(body, dtype="<f8").reshape(-1, 2).astype(np.float64))
-        self._check_count(len(places))
+        self._check_count(len(body) // 16)
         check_dims(dims, self.served.embedder.dim)
-        return _binary_reply(_shortened(await self.served.embed(places), dims))
+        places = take_latlon(np.frombuffer(body, dtype="<f8").reshape(-1, 2).astype(np.float64), on_bad=on_bad)
+        return _binary_reply(await self._embed(places, dims))
+
+    async def _embed(self, places: Floats, dims: int | None) -> npt.NDArray[np.float32]:
+        """Embeddings of checked places, (..., D): NaN for what is none, the first numbers where asked for."""
+        rows = places.reshape(-1, 2)
+        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
+        found = await self.served.embed(np.ascontiguousarray(rows[known]))
+        found = found if dims is None else first_numbers(found, dims)
+        embeddings = np.full((len(rows), found.shape[1]), np.nan, np.float32)
+        embeddings[known] = found
+        return embeddings.reshape(*places.shape[:-1], found.shape[1])
 
     async def place(self, lat: float, lon: float) -> Any:
         """The labels of a place, and the model's support, tokens and sites there."""
@@ -262,10 +269,6 @@ class Routes:
         if key not in self._fixed:
             self._fixed[key] = await asyncio.to_thread(lambda: _to_json(make()))
         return _reply(self._fixed[key], "application/json")
-
-
-def _shortened(embeddings: npt.NDArray[Any], dims: int | None) -> npt.NDArray[Any]:
-    return embeddings if dims is None else first_numbers(embeddings, dims)
 
 
 def _optional_place(lat: float | None, lon: float | None) -> Floats | None:

@@ -119,6 +119,8 @@ class Support:
     nearest_km: float
     effective_sites: float
     """exp of the entropy of the site weights, the mean over tessellations."""
+    relative: list[float] | None = None
+    """Distance to the nearest site of each level over that site's spacing; null where sharpness is not tied to it."""
 
 
 @dataclass(frozen=True, kw_only=True)

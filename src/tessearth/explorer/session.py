@@ -187,7 +187,7 @@ class Served:
         self.components: Components | None = None
         self.failure = ""
         self.migration = self._open_trajectory(trajectories)
-        self._explain = functools.partial(explain_places, embedder.encoder) if embedder.has_sites else None
+        self._explain = functools.partial(explain_places, embedder.few_sites) if embedder.has_sites else None
         self._land: Land | None = None
         self._cells: dict[int, Cells] = {}
         self._preparing: asyncio.Task[None] | None = None
@@ -301,7 +301,7 @@ class Served:
         attention, sharpness = [], []
         for start in range(0, len(places), PLACES_AT_ONCE):
             some = places[start : start + PLACES_AT_ONCE]
-            shares, sharp = await asyncio.to_thread(site_fields, self.embedder.encoder, some)
+            shares, sharp = await asyncio.to_thread(site_fields, self.embedder.few_sites, some)
             sharpness.append(sharp)
             attention.append(shares.astype(np.float16))
             self.progress["sharpness"] = self.progress["attention"] = start / len(places)
@@ -346,5 +346,7 @@ class Served:
             return None
         record = read_trajectory(path)
         if record.positions.shape[1] != self.num_sites:
+            if given is None:  # the best weights of a run whose sites became more afterwards
+                return None
             raise DataError(f"{path} follows {record.positions.shape[1]} sites, and the model has {self.num_sites}")
         return record

@@ -198,7 +198,7 @@ class Tiles:
         places = pictures.grid_of(*tile.axes(np.arange(LATTICE_STEPS + 1) / LATTICE_STEPS)).reshape(-1, 2)
         if field == "embedding":
             return self._lattices.put((field, tile), (await self.served.embed(places)).astype(np.float16))
-        attention, sharpness = await asyncio.to_thread(site_fields, self.served.embedder.encoder, places)
+        attention, sharpness = await asyncio.to_thread(site_fields, self.served.embedder.few_sites, places)
         self._lattices.put(("attention", tile), attention)
         self._lattices.put(("sharpness", tile), sharpness)
         return sharpness if field == "sharpness" else attention

@@ -1,6 +1,12 @@
 from tessearth.imagery.building import build_store as build_store
 from tessearth.imagery.contact_sheet import draw_contact_sheet as draw_contact_sheet
 from tessearth.imagery.contact_sheet import to_picture as to_picture
+from tessearth.imagery.density import Density as Density
+from tessearth.imagery.density import read_density as read_density
+from tessearth.imagery.device_features import DeviceFeatures as DeviceFeatures
+from tessearth.imagery.device_features import DeviceReader as DeviceReader
+from tessearth.imagery.device_features import compute_features as compute_features
+from tessearth.imagery.device_features import has_device_form as has_device_form
 from tessearth.imagery.reading import build_source as build_source
 from tessearth.imagery.recipe import FeatureRecipe as FeatureRecipe
 from tessearth.imagery.recipe import SourceRecipe as SourceRecipe
@@ -10,3 +16,4 @@ from tessearth.imagery.recipe import read_layers as read_layers
 from tessearth.imagery.sources.raster import GlobalRaster as GlobalRaster
 from tessearth.imagery.sources.raster import blue_marble as blue_marble
 from tessearth.imagery.store import FeatureStore as FeatureStore
+from tessearth.imagery.store import is_store as is_store

@@ -8,23 +8,26 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
 import torch
 
-from tessearth.errors import ConfigError, DataError, OutputError
+from tessearth.errors import DataError, OutputError
+from tessearth.imagery.components import Projection, check_width, fit_projection
+from tessearth.imagery.device_features import DeviceReader
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.reading import (
     Chunk,
     build_places,
     build_source,
     check_files,
+    encode_views,
+    join_sources,
     load_or_fit_encoder,
     read_ahead,
     read_tiles,
@@ -51,6 +54,7 @@ from tessearth.imagery.store import (
     write_manifest,
     write_places,
 )
+from tessearth.settings import from_plain
 from tessearth.storage import (
     JOURNAL,
     ArrayFile,
@@ -65,10 +69,11 @@ from tessearth.storage import (
     write_bytes,
 )
 
-Floats = npt.NDArray[np.float64]
 Device = str | torch.device
 Progress = Callable[[int, int], None]
 """Called with the number of places done and of all places."""
+READING_DEVICES = ("cuda",)
+"""Device types on which imagery is kept decoded and tiles are cut."""
 WRITERS, CHUNKS_TO_WRITE = 3, 8
 """Threads that write, and how many chunks they hold: a GPU does not wait for checksums and the disk."""
 
@@ -87,7 +92,7 @@ def build_store(
 
     `readers` threads read tiles while the encoder works; `processes` above 0 read them instead. Processes pay on many
     cores and many places, and a script that asks for them needs `if __name__ == "__main__":`. The result depends
-    neither on them nor on interruptions.
+    neither on them nor on interruptions. On a GPU tiles are cut there instead, where all sources can be.
     """
     path = Path(path)
     if _is_finished(recipe, path):
@@ -99,11 +104,17 @@ def build_store(
             return FeatureStore(path)
         remove_unfinished(path, path / ENCODERS)
         _forget_beginning(recipe, path)
-        sources = [build_source(each) for each in recipe.sources]
-        places = build_places(recipe.places, sources[0], recipe.sources[0].kind)
-        encoders = [
-            load_or_fit_encoder(recipe, number, source, places, path, device) for number, source in enumerate(sources)
-        ]
+        reader = _open_reader(recipe, device)
+        if reader is None:
+            sources = [build_source(each) for each in recipe.sources]
+            places = build_places(recipe.places, sources[0], recipe.sources[0].kind)
+            encoders = [
+                load_or_fit_encoder(recipe, number, source, places, path, device)
+                for number, source in enumerate(sources)
+            ]
+        else:
+            sources, places = reader.hosts, reader.prepare(path)
+            encoders = reader.encoders
         manifest = _prepare(recipe, path, list(zip(sources, encoders, strict=True)), places, chunk_places)
         job, count = _open_job(path, manifest), len(places.latlon)
         rows = [range(start, min(start + chunk_places, count)) for start in range(0, count, chunk_places)]
@@ -111,16 +122,16 @@ def build_store(
         finished = count - sum(len(rows[number]) for number in missing)
         report = progress or (lambda done, total: None)
         report(finished, count)
-        read = partial(read_tiles, sources, places.latlon, recipe)
-        waiting = ((number, rows[number]) for number in missing)
-        with (
-            contextlib.closing(read_ahead(read, waiting, threads=readers, processes=processes)) as chunks,
-            open_pool("threads", WRITERS, advice="run it again") as writers,
-        ):
-            encoded = (
-                (number, (number, _encode(encoders, tiles, recipe, rows[number].start))) for number, tiles in chunks
-            )
-            for number, _ in writers.run(lambda chunk: job.put(*chunk), encoded, at_once=CHUNKS_TO_WRITE):
+        waiting = [(number, rows[number]) for number in missing]
+        if reader is None:
+            read = partial(read_tiles, sources, places.latlon, recipe)
+            tiles = read_ahead(read, waiting, threads=readers, processes=processes)
+            computed = _encode(tiles, encoders, recipe, rows)
+        else:
+            computed = _compute(reader, places, waiting)
+        with contextlib.closing(computed), open_pool("threads", WRITERS, advice="run it again") as writers:
+            chunks = ((number, (number, features.cpu().numpy())) for number, features in computed)
+            for number, _ in writers.run(lambda chunk: job.put(*chunk), chunks, at_once=CHUNKS_TO_WRITE):
                 finished += len(rows[number])
                 report(finished, count)
         manifest["chunks"] = [job.entries[number].sha256 for number in range(len(rows))]
@@ -221,24 +232,36 @@ def _open_job(path: Path, manifest: dict[str, Any]) -> Job:
     return job
 
 
-def _encode(encoders: list[ImageEncoder], tiles: Chunk, recipe: FeatureRecipe, first: int) -> npt.NDArray[Any]:
-    """Tiles by source and view to features (places, views, width) in the stored type, all of them finite."""
-    by_source = [
-        torch.stack([encoder.encode(torch.from_numpy(view)) for view in views], dim=1)
-        for encoder, views in zip(encoders, tiles, strict=True)
-    ]
-    features = torch.cat(by_source, dim=-1)
-    stored = features.to(getattr(torch, recipe.dtype))
-    finite = stored.isfinite()  # where they are: half precision is slow on a processor
-    if not bool(finite.all()):
-        row = first + int((~finite).flatten(1).any(dim=1).nonzero()[0, 0])
-        if bool(features.isfinite().all()):
-            largest = float(features.abs().max())
-            raise ConfigError(
-                f"a feature of place {row} is {largest:.3g}, too large for float16; set dtype = 'float32'"
-            )
-        raise DataError(f"the features of place {row} are not finite: its tile holds pixels without data")
-    return stored.cpu().numpy()
+def _open_reader(recipe: FeatureRecipe, device: Device) -> DeviceReader | None:
+    """What reads imagery on the device, where that pays and all sources have a form there."""
+    chosen = torch.device(device)
+    reader = DeviceReader(recipe, chosen) if chosen.type in READING_DEVICES else None
+    return None if reader is None or reader.missing else reader
+
+
+def _encode(
+    chunks: Generator[tuple[int, Chunk]], encoders: list[ImageEncoder], recipe: FeatureRecipe, rows: list[range]
+) -> Generator[tuple[int, torch.Tensor]]:
+    """Numbered features of chunks whose tiles were read on the host."""
+    with contextlib.closing(chunks):
+        for number, tiles in chunks:
+            by_source = [
+                encode_views(encoder, [torch.from_numpy(view) for view in views])
+                for encoder, views in zip(encoders, tiles, strict=True)
+            ]
+            yield number, join_sources(by_source, recipe, rows[number])
+
+
+def _compute(
+    reader: DeviceReader, places: Places, waiting: list[tuple[int, range]]
+) -> Generator[tuple[int, torch.Tensor]]:
+    """Numbered features of chunks, as many together as fill the device."""
+    at_once = max(1, reader.places_at_once // len(waiting[0][1])) if waiting else 1
+    for start in range(0, len(waiting), at_once):
+        some = waiting[start : start + at_once]
+        features = reader.features(places.latlon, np.concatenate([rows for _, rows in some]))
+        parts = torch.split(features, [len(rows) for _, rows in some])
+        yield from ((number, part) for (number, _), part in zip(some, parts, strict=True))
 
 
 def _finish(path: Path, manifest: dict[str, Any], training: npt.NDArray[np.int64], device: Device) -> None:
@@ -256,89 +279,39 @@ def write_components(
 ) -> dict[str, Any]:
     """Find the leading directions of the training places' features and project all features onto them.
 
-    The recipe's `balanced` first multiplies each source's features by one number, so that all have the same total
-    variance and a feature's is 1 on average; its `flattening` divides every component by this power of its deviation,
-    taken relative to the first one's, so that the first stays as it is. Returns the manifest's entry about them.
+    Returns the manifest's entry about them.
     """
     features = open_array(path / FEATURES, feature_shape(manifest), manifest["dtype"])
-    recipe, width, step = manifest["recipe"], manifest["recipe"]["pca"], manifest["chunk_places"]
-    if width > features.shape[-1]:
-        raise ConfigError(f"pca is {width}, but features are only {features.shape[-1]} wide")
+    recipe, step = from_plain(FeatureRecipe, manifest["recipe"]), manifest["chunk_places"]
     device = device if torch.device(device).type == "cuda" else "cpu"  # other accelerators have no float64
-    mean, covariance = _moments(features, training, step, device)
-    scale = _balance(covariance, manifest["widths"]) if recipe["balanced"] else np.ones(len(mean))
-    found = torch.linalg.eigh(torch.from_numpy(covariance * scale[:, None] * scale).to(device))
-    variance, directions = (part.cpu().numpy() for part in found)
-    variance, directions = variance[::-1], directions[:, ::-1]
-    # A decomposition leaves the sign open, a store must not: each direction's largest entry is positive.
-    directions = directions * np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(len(directions))])
-    directions = (directions * scale[:, None])[:, :width] / _deviation(variance[:width]) ** recipe["flattening"]
-    narrow = {
-        name: np.ascontiguousarray(value, dtype=np.float32)
-        for name, value in {"mean": mean, "directions": directions.T, "variance": variance[:width]}.items()
-    }
-    content = safetensors.numpy.save(narrow)
-    checksums = _project(path, features, mean, np.ascontiguousarray(directions), step, device)
+    check_width(recipe, features.shape[-1])
+    chunks = (_at(features[training[start : start + step]], device) for start in range(0, len(training), step))
+    projection = fit_projection(chunks, manifest.get("widths", [features.shape[-1]]), recipe)
+    variance, content = projection.variance, projection.to_bytes()
+    checksums = _project(path, features, projection, step, device)
     write_bytes(path / DIRECTIONS, content)
     return {
-        "width": width,
-        "share_of_variance": float(variance[:width].sum() / max(variance.sum(), 1e-300)),
+        "width": recipe.pca,
+        "share_of_variance": float(variance[: recipe.pca].sum() / variance.sum().clamp_min(1e-300)),
         "chunks": checksums,
         "directions_sha256": checksum(content),
     }
 
 
-def _project(
-    path: Path, features: npt.NDArray[Any], mean: Floats, directions: Floats, step: int, device: Device
-) -> list[str]:
-    """Write features less their mean along each direction, a chunk at a time; returns the chunks' checksums."""
+def _project(path: Path, features: npt.NDArray[Any], projection: Projection, step: int, device: Device) -> list[str]:
+    """Write features along each direction, a chunk at a time; returns the chunks' checksums."""
     checksums = []
-    onto, middle = torch.from_numpy(directions).to(device), torch.from_numpy(mean).to(device)
     with atomic_write(path / COMPONENTS) as file:
-        shape = (*features.shape[:2], directions.shape[1])
+        shape = (*features.shape[:2], projection.directions.shape[1])
         header = {"descr": features.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(features), step):
-            projected = (_at(features[start : start + step], device) - middle) @ onto
-            chunk = projected.to(getattr(torch, features.dtype.name)).cpu().numpy()
+            chunk = projection.apply(_at(features[start : start + step], device)).cpu().numpy()
             checksums.append(checksum(chunk))
             file.write(chunk.data)
     return checksums
 
 
 def _at(features: npt.NDArray[Any], device: Device) -> torch.Tensor:
-    """Features on a device in float64, sent as they are stored."""
-    return torch.from_numpy(np.array(features)).to(device).double()
-
-
-def _moments(
-    features: npt.NDArray[Any], training: npt.NDArray[np.int64], step: int, device: Device
-) -> tuple[Floats, Floats]:
-    """Mean (F,) and covariance (F, F) over training places and all views, in float64, a chunk at a time.
-
-    Values are shifted by the first place's before they are squared, so that large means do not eat the variance.
-    """
-    width = features.shape[-1]
-    shift = _at(features[training[0], 0], device)
-    total, products, count = torch.zeros_like(shift), shift.new_zeros(width, width), 0
-    for start in range(0, len(training), step):
-        rows = _at(features[training[start : start + step]], device).reshape(-1, width) - shift
-        total += rows.sum(dim=0)
-        products += rows.T @ rows
-        count += len(rows)
-    offset = total / count
-    covariance = products / count - torch.outer(offset, offset)
-    return (offset + shift).cpu().numpy(), covariance.cpu().numpy()
-
-
-def _balance(covariance: Floats, widths: list[int]) -> Floats:
-    """What each feature is multiplied with, (F,): one number per source."""
-    blocks = np.split(np.diag(covariance), np.cumsum(widths)[:-1])
-    scales = [np.sqrt(sum(widths) / len(widths) / max(float(block.sum()), 1e-300)) for block in blocks]
-    return np.repeat(scales, widths)
-
-
-def _deviation(variance: Floats) -> Floats:
-    """Deviations relative to the first one's, (width,); never so small that rounding noise would be blown up."""
-    relative: Floats = np.sqrt(np.maximum(variance / max(float(variance[0]), 1e-300), 1e-9))
-    return relative
+    """Features on a device, sent as they are stored."""
+    return torch.from_numpy(np.array(features)).to(device)

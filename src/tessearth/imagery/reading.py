@@ -1,28 +1,35 @@
-"""Sources, places and encoders built from a recipe, and the tiles of places by view."""
+"""Sources, places and encoders built from a recipe, and the tiles and features of places by view."""
 
+import dataclasses
 import inspect
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
+from tessearth.imagery.density import read_density
 from tessearth.imagery.image_encoders import IMAGE_ENCODERS, build_image_encoder
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.source import Source, Tiles
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.sources.geotiff import GeoTiff
+from tessearth.imagery.sources.on_device import DeviceSource
+from tessearth.imagery.sources.pyramid import TilePyramid
 from tessearth.imagery.store import ENCODERS, Places
 from tessearth.imagery.views import augment, centre_crop
 from tessearth.settings import did_you_mean
 from tessearth.sphere import (
+    GLOBE,
     Floats,
     check_box,
     find_region,
+    is_inhabited_land,
     sample_box,
     sample_elsewhere,
     sample_land,
@@ -31,6 +38,7 @@ from tessearth.sphere import (
 )
 from tessearth.storage import Reading, one_torch_thread, open_points, open_pool
 
+Rows = range | npt.NDArray[np.int64]
 Chunk = list[list[Tiles]]
 """Tiles of consecutive places by source and view, (n, C, h, w) each."""
 
@@ -46,7 +54,7 @@ def check_files(recipe: FeatureRecipe) -> None:
         for options in (source.options, source.encoder_options):
             for value in (options.get(name) for name in FILE_OPTIONS):
                 named += [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    named += [recipe.places.table] if recipe.places.table else []
+    named += [file for file in (recipe.places.table, recipe.places.density) if file]
     missing = [name for name in dict.fromkeys(named) if _is_missing(name)]
     if missing:
         advice = recipe.fetch or f"paths count from the folder of the command, {Path.cwd()}"
@@ -99,20 +107,47 @@ def _split(latlon: Floats, recipe: PlacesRecipe) -> Places:
     return Places(latlon, held_out)
 
 
+def redraw_places(recipe: PlacesRecipe, source: Source, kind: str, count: int, number: int) -> Floats:
+    """So many training places of another draw by a recipe, in random order; none lies in a block that is held out."""
+    found, missing, attempt = [np.empty((0, 2))], count, 0
+    while missing > 0:
+        generator = np.random.default_rng([recipe.seed, number, attempt, *b"again"])
+        again = dataclasses.replace(recipe, seed=int(generator.integers(2**31)))
+        drawn = _split(_draw_places(again, source, kind), recipe)  # blocks are held out by the recipe's own seed
+        found.append(generator.permutation(drawn.latlon[~drawn.validation])[:missing])
+        missing, attempt = missing - len(found[-1]), attempt + 1
+    return np.concatenate(found)
+
+
 def _draw_places(recipe: PlacesRecipe, source: Source, kind: str) -> Floats:
+    """The places of a recipe without a table; those of its density come last."""
     if recipe.where == "source":
         return _source_places(source, kind, recipe)
     assert recipe.count is not None, "only a table has as many places as it has"
-    if recipe.bbox is not None:
-        box = check_box(recipe.bbox)
-        return sample_box(box, box.contains, recipe.count, recipe.seed)
+    dense = 0 if recipe.density is None else round(recipe.density_share * recipe.count)
+    even = _draw_evenly(recipe, recipe.count - dense)
+    if recipe.density is None:
+        return even
+    density = read_density(recipe.density, above=recipe.density_above, km=recipe.density_km)
+    box, wanted = GLOBE, is_inhabited_land if recipe.where == "land" else None
     if recipe.region is not None:
         region = find_region(recipe.region)
-        return sample_box(region.box, region.contains, recipe.count, recipe.seed)
+        box, wanted = region.box, region.contains
+    box = box if recipe.bbox is None else check_box(recipe.bbox)
+    return np.concatenate((even, density.draw(dense, recipe.seed, box=box, wanted=wanted)))
+
+
+def _draw_evenly(recipe: PlacesRecipe, count: int) -> Floats:
+    if recipe.bbox is not None:
+        box = check_box(recipe.bbox)
+        return sample_box(box, box.contains, count, recipe.seed)
+    if recipe.region is not None:
+        region = find_region(recipe.region)
+        return sample_box(region.box, region.contains, count, recipe.seed)
     if recipe.where == "sphere":
-        return sample_sphere(recipe.count, recipe.seed)
-    rest = round(recipe.elsewhere * recipe.count)
-    return np.concatenate((sample_land(recipe.count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
+        return sample_sphere(count, recipe.seed)
+    rest = round(recipe.elsewhere * count)
+    return np.concatenate((sample_land(count - rest, recipe.seed), sample_elsewhere(rest, recipe.seed)))
 
 
 def _source_places(source: Source, kind: str, recipe: PlacesRecipe) -> Floats:
@@ -120,7 +155,7 @@ def _source_places(source: Source, kind: str, recipe: PlacesRecipe) -> Floats:
     own: Floats | None = getattr(source, "places", None)
     if own is not None:
         return _choose(own, recipe)
-    if not isinstance(source, GeoTiff):
+    if not isinstance(source, GeoTiff | TilePyramid):
         raise ConfigError(
             f"the source {kind!r} has no places of its own and no bounds; set places.where to 'land', 'sphere', "
             f"'bbox', 'region' or 'table'"
@@ -138,44 +173,78 @@ def _choose(latlon: Floats, recipe: PlacesRecipe) -> Floats:
 
 
 def load_or_fit_encoder(
-    recipe: FeatureRecipe, number: int, source: Source, places: Places, store: Path, device: str | torch.device
+    recipe: FeatureRecipe,
+    number: int,
+    source: Source | DeviceSource,
+    places: Places,
+    store: Path | None,
+    device: str | torch.device,
 ) -> ImageEncoder:
-    """The frozen encoder of one source: from the store when it was fitted before, else made and kept there."""
+    """The frozen encoder of one source: from the store when it was fitted before, else made and kept there, if any."""
     wanted = recipe.sources[number]
     build = IMAGE_ENCODERS.get(wanted.encoder)
     if build is None or "tiles" not in inspect.signature(build).parameters:
         return build_image_encoder(wanted.encoder, device=device, **wanted.encoder_options)
-    kept = store / ENCODERS / f"{number}.safetensors"
-    if kept.is_file():
+    kept = store and store / ENCODERS / f"{number}.safetensors"
+    if kept and kept.is_file():
         return build_image_encoder(kept, device=device)
     sample = np.flatnonzero(~places.validation)[: recipe.fit_places]
-    tiles = centre_crop_of(source.tiles(places.latlon[sample]), wanted.crop)
-    options = {"seed": recipe.seed + number, **wanted.encoder_options}
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    build(tiles=torch.from_numpy(tiles), **options).save(kept)
-    return build_image_encoder(kept, device=device)
+    tiles = _cropped(torch.as_tensor(source.tiles(places.latlon[sample])).cpu(), wanted.crop)
+    encoder = build(tiles=tiles, **{"seed": recipe.seed + number, **wanted.encoder_options})
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        encoder.save(kept)
+    return encoder.to(device)
 
 
-def centre_crop_of(tiles: Tiles, crop: int | None) -> Tiles:
-    """Tiles (N, C, H, W) cut to their middle; None leaves them whole."""
-    return tiles if crop is None else np.ascontiguousarray(centre_crop(torch.from_numpy(tiles), crop).numpy())
-
-
-def read_tiles(sources: list[Source], latlon: npt.NDArray[np.float64], recipe: FeatureRecipe, rows: range) -> Chunk:
-    """The tiles of some rows of the places, by source and view.
+def read_views(
+    source: Source | DeviceSource, crop: int | None, latlon: Floats, recipe: FeatureRecipe, rows: Rows
+) -> list[Tensor]:
+    """The tiles of some rows of the places by view, (n, C, h, w) each, where the source reads them.
 
     A view is drawn from the seed, the place's row and the view's number, never from the batch it is read in.
     """
-    chunk = []
-    for source, crop in zip(sources, [each.crop for each in recipe.sources], strict=True):
-        tiles = source.tiles(latlon[rows.start : rows.stop])
-        pixels, seed, settings = torch.from_numpy(tiles), recipe.seed, recipe.augmentation
-        others = [
-            augment(pixels, indices=rows, view=view, seed=seed, size=crop, settings=settings).numpy()
-            for view in range(1, recipe.views)
-        ]
-        chunk.append([centre_crop_of(tiles, crop), *others])
-    return chunk
+    tiles = torch.as_tensor(source.tiles(latlon[np.asarray(rows)]))
+    seed, settings = recipe.seed, recipe.augmentation
+    others = (
+        augment(tiles, indices=rows, view=view, seed=seed, size=crop, settings=settings)
+        for view in range(1, recipe.views)
+    )
+    return [_cropped(tiles, crop), *others]
+
+
+def read_tiles(sources: list[Source], latlon: Floats, recipe: FeatureRecipe, rows: Rows) -> Chunk:
+    """The tiles of some rows of the places, by source and view."""
+    return [
+        [view.numpy() for view in read_views(source, wanted.crop, latlon, recipe, rows)]
+        for source, wanted in zip(sources, recipe.sources, strict=True)
+    ]
+
+
+def encode_views(encoder: ImageEncoder, views: Sequence[Tensor]) -> Tensor:
+    """Features of one source, (n, views, width), on the encoder's device."""
+    return torch.stack([encoder.encode(view) for view in views], dim=1)
+
+
+def join_sources(by_source: Sequence[Tensor], recipe: FeatureRecipe, rows: Rows) -> Tensor:
+    """Features of all sources, (n, views, F), in the stored type, all of them finite."""
+    features = torch.cat(list(by_source), dim=-1)
+    stored = features.to(getattr(torch, recipe.dtype))
+    finite = stored.isfinite()  # where they are: half precision is slow on a processor
+    if not bool(finite.all()):
+        row = int(rows[int((~finite).flatten(1).any(dim=1).nonzero()[0, 0])])
+        if bool(features.isfinite().all()):
+            largest = float(features.abs().max())
+            raise ConfigError(
+                f"a feature of place {row} is {largest:.3g}, too large for float16; set dtype = 'float32'"
+            )
+        raise DataError(f"the features of place {row} are not finite: its tile holds pixels without data")
+    return stored
+
+
+def _cropped(tiles: Tensor, crop: int | None) -> Tensor:
+    """Tiles (N, C, H, W) cut to their middle; None leaves them whole."""
+    return tiles if crop is None else centre_crop(tiles, crop).contiguous()
 
 
 def read_ahead(

@@ -55,6 +55,19 @@ class PlacesRecipe:
     elsewhere: float = 0.0
     """For land: the share of places drawn over the rest of the sphere instead, seas and Antarctica."""
 
+    density: str | None = None
+    """A file that says where more places are wanted: a GeoTIFF, a picture of the globe, an .mbtiles file, or a table of
+    places, which may have a column `weight` (`imagery.read_density`)."""
+
+    density_share: float = 0.5
+    """The share of the places that is drawn in proportion to the density, where the others are: not at sea for land."""
+
+    density_above: float = 0.0
+    """Of a density's pixels only what they have above this counts; pictures of the night show unlit ground up to 45."""
+
+    density_km: float = 50.0
+    """How wide the cells are over which the rows of a density's table are spread."""
+
     seed: int = 0
     """Another seed draws other places."""
 
@@ -69,6 +82,7 @@ class PlacesRecipe:
             object.__setattr__(self, "count", DEFAULT_PLACES)
         check_at_least(self, 1, "count", where="places.")
         check_share(self, "validation", "elsewhere", where="places.")
+        check_share(self, "density_share", where="places.", may_be_one=True)
         if self.elsewhere and self.where != "land":
             raise ConfigError(
                 f"places.elsewhere adds to places over land, but places.where is {self.where!r}: "
@@ -84,6 +98,8 @@ class PlacesRecipe:
                 raise ConfigError(f"places.where is {name!r}: add places.{name} = {form}")
             if given and self.where != name:
                 raise ConfigError(f"places.{name} is given, but places.where is {self.where!r}: set it to {name!r}")
+        if self.density is not None and self.where in ("source", "table"):
+            raise ConfigError(f"places.density draws places, but places.where is {self.where!r}, which has its own")
         if self.where != "table" and (self.lat is not None or self.lon is not None):
             raise ConfigError("places.lat and places.lon name columns of places.table: set places.where to 'table'")
         if self.bbox is not None:
@@ -183,11 +199,9 @@ class FeatureRecipe:
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         del plain["fetch"]
         places = plain["places"]
-        plain["places"] = {
-            name: value
-            for name, value in places.items()
-            if value is not None or name not in (*ABOUT_WHERE, "lat", "lon")
-        }
+        left_out = [name for name in (*ABOUT_WHERE, "lat", "lon") if places[name] is None]
+        left_out += [name for name in places if name.startswith("density") and places["density"] is None]
+        plain["places"] = {name: value for name, value in places.items() if name not in left_out}
         return plain
 
     def sha256(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -38,7 +39,7 @@ class ViewParameters(NamedTuple):
 def augment(
     tiles: Tensor,
     *,
-    indices: Sequence[int],
+    indices: Sequence[int] | npt.NDArray[np.int64],
     view: int,
     seed: int,
     size: int | None = None,
@@ -51,7 +52,7 @@ def augment(
     if len(tiles) != len(indices):
         raise DataError(f"{len(indices)} indices were given for {len(tiles)} tiles; give one for each")
     settings = settings or ViewSettings()
-    drawn = view_parameters(seed, indices, view, settings)
+    drawn = ViewParameters(*(part.to(tiles.device) for part in view_parameters(seed, indices, view, settings)))
     if size is not None:
         tiles = crop(tiles, size, drawn.top, drawn.left)
     if settings.rotation == "quarter":
@@ -64,7 +65,7 @@ def augment(
 
 
 def view_parameters(
-    seed: int, indices: Sequence[int], view: int, settings: ViewSettings | None = None
+    seed: int, indices: Sequence[int] | npt.NDArray[np.int64], view: int, settings: ViewSettings | None = None
 ) -> ViewParameters:
     """What a view does to each place, drawn from (seed, place, view) and nothing else."""
     chosen = settings or ViewSettings()
@@ -97,7 +98,7 @@ def crop(tiles: Tensor, size: int, top: Tensor, left: Tensor) -> Tensor:
     height, width = _room(tiles, size)
     rows, columns = (top * (height + 1)).long(), (left * (width + 1)).long()
     windows = tiles.unfold(2, size, 1).unfold(3, size, 1)  # all of them, as a view: (N, C, rows, columns, size, size)
-    return windows[torch.arange(len(tiles)), :, rows, columns].contiguous()
+    return windows[torch.arange(len(tiles), device=tiles.device), :, rows, columns].contiguous()
 
 
 def flip(tiles: Tensor, mirrored: Tensor, upside_down: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ def blur(tiles: Tensor, deviation: Tensor, reach: int) -> Tensor:
     the mean of every band stays.
     """
     reach = min(reach, *tiles.shape[-2:])
-    steps = torch.arange(-reach, reach + 1)
+    steps = torch.arange(-reach, reach + 1, device=tiles.device)
     weights = torch.exp(-0.5 * (steps / deviation.double().clamp_min(1e-3)[:, None]) ** 2)
     weights = (weights / weights.sum(dim=1, keepdim=True)).to(tiles)  # (N, taps)
     blurred = _along(_along(tiles, weights, reach, dim=2), weights, reach, dim=3)
@@ -135,7 +136,7 @@ def blur(tiles: Tensor, deviation: Tensor, reach: int) -> Tensor:
 def _along(tiles: Tensor, weights: Tensor, reach: int, dim: int) -> Tensor:
     """Weighted sum of shifted copies along one side, weights (N, taps)."""
     size = tiles.shape[dim]
-    around = torch.arange(-reach, size + reach)
+    around = torch.arange(-reach, size + reach, device=tiles.device)
     mirrored = torch.where(around < 0, -1 - around, around)
     mirrored = torch.where(mirrored >= size, 2 * size - 1 - mirrored, mirrored)
     longer = tiles.index_select(dim, mirrored)

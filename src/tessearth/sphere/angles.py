@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-Form = Literal["degrees", "comma", "dms", "lat,lon", "lon,lat"]
-"""How coordinates are written: 48.85; 48,85; 48°51'N; both in one cell, in either order."""
-FORMS: tuple[Form, ...] = ("degrees", "comma", "dms", "lat,lon", "lon,lat")
-PAIRS: tuple[Form, ...] = ("lat,lon", "lon,lat")
+Form = Literal["degrees", "comma", "dms", "lat,lon", "lon,lat", "wkt"]
+"""How coordinates are written: 48.85; 48,85; 48°51'N; both in one cell, in either order; shapes as well-known text."""
+FORMS: tuple[Form, ...] = ("degrees", "comma", "dms", "lat,lon", "lon,lat", "wkt")
+IN_ONE_COLUMN: tuple[Form, ...] = ("lat,lon", "lon,lat", "wkt")
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)")
@@ -93,3 +93,18 @@ def _read_parts(text: str) -> float:
         return NOTHING
     size = parts[0] + parts[1] / 60 + parts[2] / 3600
     return -size if found["sign"] == "-" or letter in ("S", "W") else size
+
+
+def is_odd(text: Any) -> bool:
+    """Whether this is text, and no number."""
+    return isinstance(text, str) and bool(text.strip()) and not np.isfinite(read_angle(text))
+
+
+def advise(texts: list[str]) -> str:
+    """How coordinates become numbers that are written in another form."""
+    form = guess_form(texts) if texts else None
+    return {
+        "comma": "; decimal commas are not read: replace them by points, column.str.replace(',', '.')",
+        "dms": "; degrees are decimal numbers: 48°30'N is 48.5 (tessearth encode --coordinates dms reads a file)",
+        "lat,lon": "; this is both in one column: split it, column.str.split(',', expand=True)",
+    }.get(str(form), "")

@@ -1,13 +1,13 @@
 """Cells of the sphere, as fine as needed, each with a list of what matters in it."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tessearth.sphere.cube_cells import CubeCells
+from tessearth.sphere.cube_cells import CubeCells, find_key
 
 DEPTH = 16
 """How often a face of the cube is quartered at most: its finest cells are 150 m wide."""
@@ -27,13 +27,27 @@ class CellLists(NamedTuple):
 
     def find(self, xyz: Tensor) -> Tensor:
         """The cell that each direction lies in, (N, 3) -> (N,)."""
-        cells = CubeCells(2**DEPTH)
-        return torch.searchsorted(self.keys, cells.keys(cells.find(xyz)), right=True) - 1
+        return self.at(cell_keys(xyz))
+
+    def at(self, keys: Tensor) -> Tensor:
+        """The cell that holds each key of `cell_keys`, (N,) -> (N,)."""
+        return torch.searchsorted(self.keys, keys, right=True) - 1
 
     @property
     def lengths(self) -> Tensor:
         """The length of each list, (C,)."""
         return self.starts.diff()
+
+
+def cell_keys(xyz: Tensor) -> Tensor:
+    """The key of the finest cell that each direction lies in, (N, 3) -> (N,)."""
+    cells = CubeCells(2**DEPTH)
+    return cells.keys(cells.find(xyz))
+
+
+def cell_key(here: Sequence[float]) -> int:
+    """The same for one direction, (3,), in plain numbers."""
+    return find_key(here, 2**DEPTH)
 
 
 class Block(NamedTuple):
@@ -95,18 +109,19 @@ class _Ragged(NamedTuple):
 
 
 @torch.no_grad()
-def refine(items: Tensor, rule: Rule, depth: int = DEPTH) -> CellLists:
+def refine(items: Tensor, rule: Rule, depth: int = DEPTH, *, within: tuple[int, int] | None = None) -> CellLists:
     """Quarter the six faces of a cube until a rule is content with every cell, at most `depth` times.
 
     Quarters look only at the items that their cell passed on. `items` are whole numbers, (K,), which the rule
-    understands; they lie where the work is done.
+    understands; they lie where the work is done. `within`, a depth and a key, begins with that cell alone.
     """
     items = items.int()
-    faces = torch.arange(6, device=items.device)
-    todo, leaves = _Ragged(faces, torch.full_like(faces, len(items)), items.repeat(6)), []
-    for level in range(depth + 1):
+    first, key = within or (0, 0)
+    roots = torch.arange(key, key + 1 if within else 6, device=items.device)
+    todo, leaves = _Ragged(roots, torch.full_like(roots, len(items)), items.repeat(len(roots))), []
+    for level in range(first, depth + 1):
         onward = []
-        for block in _blocks(todo, level):
+        for block in _blocks(todo, level, 1 if level == first else 4):
             verdict = rule(block)
             done = verdict.done if level < depth else torch.ones_like(verdict.done)
             if bool(done.any()):
@@ -121,9 +136,9 @@ def refine(items: Tensor, rule: Rule, depth: int = DEPTH) -> CellLists:
     return CellLists(found.keys, _starts(found.lengths), found.items)
 
 
-def _blocks(parents: _Ragged, level: int) -> Iterator[Block]:
+def _blocks(parents: _Ragged, level: int, quarters: int) -> Iterator[Block]:
     """The cells of a level, whose lists are those of their parents, in blocks of bounded size."""
-    most, quarters = PAIRS_ON_GPU if parents.items.is_cuda else PAIRS_ON_CPU, 1 if level == 0 else 4
+    most = PAIRS_ON_GPU if parents.items.is_cuda else PAIRS_ON_CPU
     ends = parents.lengths.repeat_interleave(quarters).cumsum(0)
     marks = torch.searchsorted(ends, torch.arange(0, int(ends[-1]) + most, most, device=ends.device)).tolist()
     for first, last in itertools.pairwise([0, *sorted(set(marks) - {0, len(ends)}), len(ends)]):

@@ -2,20 +2,19 @@
 
 Objects are known by what they can do and not by their library, which need not be installed: a geometry with a
 projection (geopandas), `__geo_interface__` (shapely, GeoJSON), coordinates along dimensions (xarray), columns by name
-(pandas, polars, dicts), `__arrow_c_stream__` (pyarrow, DuckDB). The rule is one for all: columns that are named, else
+(pandas, dicts), `__arrow_c_stream__` (pyarrow, polars, DuckDB). The rule is one for all: columns that are named, else
 the geometry, else columns of the usual names.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tessearth.errors import CoordinateError
-from tessearth.settings import did_you_mean
-
-LATITUDE_NAMES = ("lat", "latitude", "decimallatitude", "lat_deg", "y")
-LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_deg", "x")
+from tessearth.errors import CoordinateError, first_line
+from tessearth.packages import require
+from tessearth.sphere.coordinates import Geometry, Places, Shape, find_columns, geometry_column
+from tessearth.sphere.shapes import place_shapes, read_shapes
 
 
 class Found(NamedTuple):
@@ -26,80 +25,122 @@ class Found(NamedTuple):
     names: tuple[str, str] = ("lat", "lon")
 
 
-def find_places(points: Any, lat: str | None = None, lon: str | None = None) -> Found | None:
-    """The coordinates in a container; None for what is no container but numbers already."""
+class Frame(NamedTuple):
+    """A table in memory."""
+
+    names: list[Any]
+    take: Callable[[Sequence[Any]], Any]
+    """Some of its columns, as a mapping of their names."""
+    geometry: Geometry | None = None
+
+
+def find_places(points: Any, lat: str | None = None, lon: str | None = None, shape: Shape = "point") -> Any:
+    """The places in a container, `Found` or `Places`; None for what is no container but numbers already."""
     is_named = lat is not None or lon is not None
-    if hasattr(points, "geom_type") and hasattr(points, "crs") and not is_named:
-        return _from_geometry(points)
-    if hasattr(points, "dims") and hasattr(points, "coords"):
+    if _is_grid(points):
         return _from_grid(points, lat, lon)
-    shape = _as_geojson(points)
-    if shape is not None and not is_named:
-        return _from_geojson(shape)
-    if _is_lazy(points):
-        names = find_columns(points.collect_schema().names(), lat, lon)
-        frame = points.select(list(names)).collect()
-        return Found(frame[names[0]], frame[names[1]], names)
-    if _is_arrow(points):
-        return _from_arrow(points, lat, lon)
-    table = _as_table(points)
-    if table is None:
+    if not is_named and _is_geoseries(points):
+        return _from_geoseries(getattr(points, "geometry", points), shape)
+    geojson = _as_geojson(points)
+    if geojson is not None and not is_named:
+        return _from_geojson(geojson, shape)
+    frame = open_frame(points)
+    if frame is None:
         return None
-    names = find_columns(table, lat, lon)
-    return Found(table[names[0]], table[names[1]], (str(names[0]), str(names[1])))
+    if frame.geometry is not None and not is_named:
+        name = frame.geometry.name
+        return read_shapes(frame.take([name])[name], frame.geometry, shape)
+    names = find_columns(frame.names, lat, lon)
+    columns = frame.take(names)
+    return Found(columns[names[0]], columns[names[1]], (str(names[0]), str(names[1])))
 
 
 def is_container(points: Any) -> bool:
     """Whether places stand in columns, a geometry or coordinates, and not in numbers alone."""
-    has_geometry = hasattr(points, "geom_type") and hasattr(points, "crs")
-    has_coordinates = hasattr(points, "dims") and hasattr(points, "coords")
-    first = _first(points)
-    return (
-        has_geometry
-        or has_coordinates
-        or _is_lazy(points)
-        or _is_arrow(points)
-        or hasattr(points, "columns")
-        or any(_is_mapping(one) or hasattr(one, "__geo_interface__") for one in (points, first))
-    )
+    entries = (points, _first(points))
+    has_shapes = _is_geoseries(points) or any(hasattr(one, "__geo_interface__") for one in entries)
+    return has_shapes or _is_grid(points) or is_frame(points) or _is_mapping(entries[1])
 
 
-def find_columns(columns: Iterable[Any], lat: str | None = None, lon: str | None = None) -> tuple[Any, Any]:
-    """The latitude and longitude columns of a table: those named, else those of the usual names."""
-    names = list(columns)
-    found = _find_column(names, lat, LATITUDE_NAMES, "lat"), _find_column(names, lon, LONGITUDE_NAMES, "lon")
-    lat_name, lon_name = (str(name).lower() for name in found)
-    if lat_name in LONGITUDE_NAMES or lon_name in LATITUDE_NAMES:
-        raise CoordinateError(f"latitude is read from column {found[0]!r} and longitude from {found[1]!r}: swap them")
-    return found
+def is_frame(table: Any) -> bool:
+    """Whether something is a table in memory, and not one column."""
+    kind = type(table)  # to ask a lazy table for its columns is work
+    is_stream = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "dtype")
+    return _is_mapping(table) or hasattr(kind, "columns") or is_stream
 
 
-def _find_column(names: Sequence[Any], wanted: str | None, usual: tuple[str, ...], which: str) -> Any:
-    if wanted is not None:
-        if wanted in names:
-            return wanted
-        raise CoordinateError(f"there is no column {wanted!r}{did_you_mean(wanted, map(str, names))}")
-    for candidate in usual:
-        matches = [name for name in names if str(name).lower() == candidate]
-        if len(matches) == 1:
-            return matches[0]
-    listed = ", ".join(map(str, names))
-    raise CoordinateError(
-        f"no column of {listed} reads as {which}: name the {which} column (one of {', '.join(usual)})"
-    )
+def open_frame(table: Any) -> Frame | None:
+    """A table in memory by its columns; None for what has none."""
+    if _is_mapping(table):
+        return Frame(list(table), lambda names: table)
+    if hasattr(table, "iloc"):  # pandas, which would hand all columns to Arrow
+        geometry = Geometry(str(table.geometry.name), _crs_of(table)) if _is_geoseries(table) else None
+        return Frame(list(table.columns), lambda names: {name: table[name] for name in names}, geometry)
+    if is_frame(table):
+        return _of_arrow(table)
+    if _is_mapping(_first(table)):
+        return _of_rows(table)
+    return None
 
 
-def _from_geometry(points: Any) -> Found:
-    geometry = getattr(points, "geometry", points)
-    if geometry.crs is not None:
-        geometry = geometry.to_crs(4326)
-    is_shape = geometry.notna() & (geometry.geom_type != "Point")
-    if bool(is_shape.any()):
-        raise CoordinateError(
-            "the geometry holds shapes that are not points: take a point of each first, .representative_point() or "
-            ".centroid"
-        )
-    return Found(geometry.y.to_numpy(np.float64), geometry.x.to_numpy(np.float64))
+def _of_arrow(table: Any) -> Frame:
+    """A table that hands out an Arrow stream; of polars, which may be lazy, the columns wanted alone are computed."""
+    import pyarrow as pa
+
+    def stream(table: Any) -> Any:
+        return pa.RecordBatchReader.from_stream(table.collect() if hasattr(table, "collect") else table)
+
+    is_polars = hasattr(table, "collect_schema")
+    reader = stream(table.head(0) if is_polars else table)
+
+    def take(names: Sequence[str]) -> dict[str, Any]:
+        found = stream(table.select(list(names))) if is_polars else reader
+        batches = [[batch.column(name) for name in names] for batch in found]  # the others are let go one by one
+        kinds = [found.schema.field(name).type for name in names]
+        columns = (pa.chunked_array([batch[i] for batch in batches], kind) for i, kind in enumerate(kinds))
+        return {name: _plain(column) for name, column in zip(names, columns, strict=True)}
+
+    return Frame(reader.schema.names, take, geometry_column(reader.schema))
+
+
+def _plain(column: Any) -> Any:
+    """A column as one array, of a type that all readers of columns know."""
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    plain = {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(kind), kind)
+    return column.cast(plain).combine_chunks()
+
+
+def _of_rows(rows: Any) -> Frame:
+    """A list of dicts of their columns."""
+    for row, one in enumerate(rows):
+        if one is not None and not _is_mapping(one):
+            raise CoordinateError(f"row {row} is of type {type(one).__name__}, and others are dicts of their columns")
+    names = list(dict.fromkeys(name for row in rows if row is not None for name in row))
+
+    def take(names: Sequence[Any]) -> dict[Any, Any]:
+        return {name: [None if row is None else row.get(name) for row in rows] for name in names}
+
+    return Frame(names, take)
+
+
+def _is_geoseries(points: Any) -> bool:
+    """Whether this has a geometry and a projection, as the series and frames of geopandas do."""
+    return hasattr(points, "geom_type") and hasattr(points, "crs")
+
+
+def _crs_of(points: Any) -> Any:
+    return points.crs and points.crs.to_json_dict()
+
+
+def _from_geoseries(geometry: Any, shape: Shape) -> Places:
+    return place_shapes(geometry.to_numpy(), Geometry(str(geometry.name), _crs_of(geometry)), shape)
+
+
+def _is_grid(points: Any) -> bool:
+    """Whether this has coordinates along dimensions, as the objects of xarray do."""
+    return hasattr(points, "dims") and hasattr(points, "coords")
 
 
 def _from_grid(points: Any, lat: str | None, lon: str | None) -> Found:
@@ -114,25 +155,9 @@ def _from_grid(points: Any, lat: str | None, lon: str | None) -> Found:
     return Found(rows.values.reshape(rows.shape + (1,) * columns.ndim), columns.values, names)
 
 
-def _as_geojson(points: Any) -> Mapping[str, Any] | None:
-    """What `__geo_interface__` says, or points that say it each."""
-    if _is_mapping(points) and isinstance(points.get("type"), str):
-        return points  # type: ignore[no-any-return]
-    if hasattr(points, "__geo_interface__") and not hasattr(points, "columns"):
-        return points.__geo_interface__  # type: ignore[no-any-return]
-    first = _first(points)
-    if _is_shape(first):
-        return {"type": "FeatureCollection", "features": points}
-    return None
-
-
 def _is_mapping(one: Any) -> bool:
     """Whether this is a dict of columns; a sparse matrix may be a dict too."""
     return isinstance(one, Mapping) and not hasattr(one, "shape")
-
-
-def _is_shape(one: Any) -> bool:
-    return hasattr(one, "__geo_interface__") or (isinstance(one, Mapping) and isinstance(one.get("type"), str))
 
 
 def _first(points: Any) -> Any:
@@ -144,90 +169,56 @@ def _first(points: Any) -> Any:
     return None
 
 
-def _from_geojson(shape: Any) -> Found:
-    """Points of GeoJSON; a collection gives one place for each of its members."""
+def _as_geojson(points: Any) -> Mapping[str, Any] | None:
+    """What `__geo_interface__` says, or a collection of shapes that say it each."""
+    if _is_mapping(points) and isinstance(points.get("type"), str):
+        return points  # type: ignore[no-any-return]
+    if hasattr(points, "__geo_interface__") and not hasattr(points, "columns"):
+        return points.__geo_interface__  # type: ignore[no-any-return]
+    first = _first(points)
+    if hasattr(first, "__geo_interface__") or (isinstance(first, Mapping) and isinstance(first.get("type"), str)):
+        return {"type": "FeatureCollection", "features": points}
+    return None
+
+
+def _from_geojson(shape: Mapping[str, Any], chosen: Shape) -> Any:
+    """Shapes of GeoJSON; a collection gives one place for each of its members, and so do several points."""
     try:
         if shape["type"] == "FeatureCollection":
-            pairs = [_lonlat(member) for member in shape["features"]]
+            members = [_bare(member) for member in shape["features"]]
         elif shape["type"] == "MultiPoint":
-            pairs = [(float(pair[0]), float(pair[1])) for pair in shape["coordinates"]]
+            members = [{"type": "Point", "coordinates": pair} for pair in shape["coordinates"]]
         else:
-            lon, lat = _lonlat(shape)
-            return Found(lat, lon)
+            members = [_bare(shape)]
+        is_one = shape["type"] not in ("FeatureCollection", "MultiPoint")
+        if any(one is not None and one["type"] != "Point" for one in members):
+            return _from_shapes(members, chosen, is_one=is_one)
+        lonlat = np.array([_lonlat(one) for one in members], dtype=np.float64).reshape(-1, 2)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         if isinstance(error, CoordinateError):
             raise
         raise CoordinateError("the points are no GeoJSON: coordinates are numbers, longitude first") from None
-    lonlat = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return Found(lonlat[:, 1], lonlat[:, 0])
+    return Found(lonlat[0, 1], lonlat[0, 0]) if is_one else Found(lonlat[:, 1], lonlat[:, 0])
 
 
-def _lonlat(member: Any) -> tuple[float, float]:
-    """Longitude and latitude of one point; NaN for none."""
+def _bare(member: Any) -> Any:
+    """The geometry of a member of GeoJSON; None for one without."""
     shape = getattr(member, "__geo_interface__", member)
-    if shape is not None and shape.get("type") == "Feature":
-        shape = shape.get("geometry")
-    if shape is None or len(shape.get("coordinates", ())) == 0:
-        return np.nan, np.nan
-    if shape["type"] != "Point":
-        raise CoordinateError(
-            f"a {str(shape['type'])[:40]} is no point: take a point of it first, such as its centroid"
-        )
-    return float(shape["coordinates"][0]), float(shape["coordinates"][1])
+    return shape.get("geometry") if shape is not None and shape.get("type") == "Feature" else shape
 
 
-def _as_table(points: Any) -> Mapping[Any, Any] | None:
-    """The columns of a table by their names; None for what has no columns."""
-    if _is_mapping(points):
-        return points  # type: ignore[no-any-return]
-    if hasattr(points, "columns") and hasattr(points, "to_numpy"):
-        return _Frame(points)
-    if _is_mapping(_first(points)):
-        odd = [row for row, one in enumerate(points) if one is not None and not _is_mapping(one)]
-        if odd:
-            kind = type(points[odd[0]]).__name__
-            raise CoordinateError(f"row {odd[0]} is of type {kind}, and others are dicts of their columns")
-        names = dict.fromkeys(name for row in points if row is not None for name in row)
-        return {name: [None if row is None else row.get(name) for row in points] for name in names}
-    return None
+def _lonlat(point: Any) -> tuple[float, float]:
+    """Longitude and latitude of one point; NaN for none."""
+    pair: Sequence[Any] = () if point is None else point.get("coordinates", ())
+    return (float(pair[0]), float(pair[1])) if len(pair) else (np.nan, np.nan)
 
 
-class _Frame(dict[Any, Any]):
-    """The columns of a frame, taken out when they are asked for."""
-
-    def __init__(self, frame: Any) -> None:
-        super().__init__(dict.fromkeys(frame.columns))
-        self._frame = frame
-
-    def __iter__(self) -> Any:
-        return iter(self._frame.columns)  # one name may stand there twice
-
-    def __getitem__(self, name: Any) -> Any:
-        return self._frame[name]
-
-
-def _is_lazy(points: Any) -> bool:
-    """Whether this is a lazy frame of polars."""
-    return hasattr(points, "collect_schema") and hasattr(points, "collect")
-
-
-def _is_arrow(points: Any) -> bool:
-    """Whether a table is best read as an Arrow stream: a frame gives single columns itself."""
-    has_columns = hasattr(points, "schema") or hasattr(points, "columns")
-    return has_columns and hasattr(points, "__arrow_c_stream__") and not hasattr(points, "to_numpy")
-
-
-def _from_arrow(table: Any, lat: str | None, lon: str | None) -> Found:
-    """Two columns of an Arrow stream; the others are let go batch by batch."""
-    import pyarrow as pa
-
-    reader = pa.RecordBatchReader.from_stream(table)
-    names = find_columns(reader.schema.names, lat, lon)
-    batches = [[batch.column(name) for name in names] for batch in reader]
-    kinds = [reader.schema.field(name).type for name in names]
-    columns = [pa.chunked_array([batch[i] for batch in batches], kind) for i, kind in enumerate(kinds)]
-    found = [
-        column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
-        for column, kind in zip(columns, kinds, strict=True)
-    ]
-    return Found(found[0], found[1], names)
+def _from_shapes(members: Sequence[Any], chosen: Shape, *, is_one: bool) -> Places:
+    """Lines and polygons, by shapely."""
+    shapely: Any = require("shapely", extra="geo", what="a place by lines or polygons")
+    try:
+        shapes = np.array([None if one is None else shapely.geometry.shape(one) for one in members], dtype=object)
+    except shapely.errors.ShapelyError as error:
+        raise CoordinateError(f"the shapes are no GeoJSON: {first_line(error)}") from None
+    places = place_shapes(shapes, Geometry("geometry"), chosen)
+    return places._replace(latlon=places.latlon.reshape(-1)) if is_one else places

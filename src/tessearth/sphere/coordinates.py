@@ -1,27 +1,40 @@
-"""Places as users have them, checked once: numbers from containers of any kind, directions."""
+"""Places as users have them, checked once: degrees, directions, the columns of a table where places stand."""
 
 import contextlib
+import json
 import reprlib
 import typing
 import warnings
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import ConfigError, CoordinateError, CoordinateWarning
-from tessearth.sphere.angles import guess_form, read_angle
-from tessearth.sphere.containers import find_places, is_container
+from tessearth.errors import ConfigError, CoordinateError, CoordinateWarning, TableError
+from tessearth.settings import did_you_mean
+from tessearth.sphere.angles import advise, is_odd, read_angle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Floats = npt.NDArray[np.float64]
 OnBad = Literal["error", "skip", "null"]
 """What is done about rows without a usable place: refuse all, leave them out, keep them as NaN."""
 
+Shape = Literal["point", "centroid", "mean"]
+"""What stands for a shape that is no point: a point inside of it, its centroid, or the mean over its area or length."""
+SHAPES: tuple[Shape, ...] = ("point", "centroid", "mean")
+LATITUDE_NAMES = ("lat", "latitude", "decimallatitude", "lat_deg", "y")
+LONGITUDE_NAMES = ("lon", "lng", "long", "longitude", "decimallongitude", "lon_deg", "x")
+GEOMETRY_NAMES = ("geometry", "geom", "wkb_geometry", "wkb")
+"""What a column of binary shapes is called where nothing else says that it is one."""
 LARGEST_DEGREES = (90, 360)
 """Of a latitude and of a longitude."""
 NOT_DEGREES = {"c": "complex numbers", "M": "dates", "m": "durations"}
 """Kinds of arrays that numpy turns into numbers silently, losing a part of them."""
 SHOWN_ROWS = 5
+DEGREES = ("OGC:CRS84", "EPSG:4326")
 NOT_LATITUDE = "not (lat, lon) in degrees"
 LATITUDE_RANGE, SWAPPED = "latitude lies between -90 and 90", "this looks like (lon, lat): swap the two"
 
@@ -41,44 +54,90 @@ class _Read(NamedTuple):
     names: tuple[str, str]
 
 
+class Places(NamedTuple):
+    """The places of some rows."""
+
+    latlon: Floats
+    """(N, 2) degrees; NaN where a row has none."""
+    samples: Floats | None = None
+    """(M, 2): the places whose mean stands for a row, for shapes with an area or a length."""
+    owners: npt.NDArray[np.int64] | None = None
+    """(M,): the row of each sample, ascending; every row with a place owns at least one."""
+
+    def only(self, wanted: npt.NDArray[np.bool_]) -> "Places":
+        """Some of the rows."""
+        if self.samples is None or self.owners is None:
+            return Places(self.latlon[wanted])
+        of_wanted, number = wanted[self.owners], np.cumsum(wanted) - 1
+        return Places(self.latlon[wanted], self.samples[of_wanted], number[self.owners[of_wanted]])
+
+    def apply(self, embed: Callable[[Floats], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Embeddings of the rows, (N, D): NaN for a row without a place, the mean for a row with several."""
+        known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(self.latlon).all(axis=1))
+        some = self if known.all() else self.only(known)
+        if some.samples is None or some.owners is None:
+            found = embed(np.ascontiguousarray(some.latlon))
+        else:
+            found = embed(np.ascontiguousarray(some.samples))
+            counts = np.bincount(some.owners, minlength=len(some.latlon))
+            if len(counts):
+                sums = np.add.reduceat(found.astype(np.float64), np.cumsum(counts) - counts)
+                found = (sums / counts[:, None]).astype(found.dtype)
+        if known.all():
+            return found
+        embeddings = np.full((len(known), found.shape[1]), np.nan, found.dtype)
+        embeddings[known] = found
+        return embeddings
+
+
 def as_latlon(*points: Any, lat: Any = None, lon: Any = None) -> Floats:
     """Checked degrees, shape (..., 2), latitude first, from any container.
 
     `points` is an array or list of (lat, lon), latitudes and longitudes one after the other, or a container: a frame of
-    pandas, polars or geopandas, a table of pyarrow, a relation of DuckDB, a dict of columns, a list of dicts, points of
+    pandas, polars or geopandas, a table of pyarrow, a relation of DuckDB, a dict of columns, a list of dicts, shapes of
     shapely or GeoJSON, a Dataset or DataArray of xarray. With a container `lat` and `lon` name its columns; else they
     are the coordinates themselves, broadcast against each other.
 
     In a container places come from the columns named, else from its geometry in any projection, else from columns of
-    the usual names. A Dataset with latitudes and longitudes along two dimensions gives all its cells, (lat, lon, 2).
+    the usual names. A point inside of them stands for lines and polygons. A Dataset with latitudes and longitudes along
+    two dimensions gives all its cells, (lat, lon, 2).
     """
-    read = _read(points, lat, lon)
-    _refuse_bad(read)
-    warn_of_radians(read.latlon)
-    return read.latlon
+    return take_places(points, lat, lon).latlon
 
 
 def take_latlon(*points: Any, lat: Any = None, lon: Any = None, on_bad: OnBad = "error") -> Floats:
     """The same, with a choice of what is done about rows without a usable place; "null" leaves NaN in theirs."""
-    if on_bad not in typing.get_args(OnBad):
+    return take_places(points, lat, lon, on_bad).latlon
+
+
+def take_places(
+    points: tuple[Any, ...], lat: Any = None, lon: Any = None, on_bad: OnBad | None = None, shape: Shape = "point"
+) -> Places:
+    """The same with a choice of what stands for lines and polygons; the degrees have any shape (..., 2)."""
+    if shape not in SHAPES:
+        raise ConfigError(f"geometry is {shape!r}; it must be one of {' | '.join(SHAPES)}")
+    if on_bad not in (None, *typing.get_args(OnBad)):
         raise ConfigError(f"on_bad is {on_bad!r}; it must be one of {', '.join(typing.get_args(OnBad))}")
-    read = _read(points, lat, lon)
+    given = _read(points, lat, lon, shape)
+    read = _Read(given.latlon, None, ("lat", "lon")) if isinstance(given, Places) else given
+    places = given if isinstance(given, Places) else Places(read.latlon)
     bad = find_bad(read.latlon)
     if not bad.any():
         warn_of_radians(read.latlon)
-        return read.latlon
+        return places
     if on_bad == "skip" and read.latlon.ndim != 2:
         raise ConfigError("on_bad='skip' leaves rows out of a list of places; with other shapes use on_bad='null'")
-    if on_bad == "error" or bad.all():
-        advice = "; on_bad='skip' leaves such rows out, on_bad='null' keeps them as NaN" if not bad.all() else ""
-        _refuse_bad(read, advice)
+    if on_bad in (None, "error") or bad.all():
+        advice = "; on_bad='skip' leaves such rows out, on_bad='null' keeps them as NaN"
+        _refuse_bad(read, advice if on_bad and not bad.all() else "")
     latlon = read.latlon.copy()
     latlon[bad] = np.nan
     warn_of_radians(latlon[~bad])
-    return latlon[~bad] if on_bad == "skip" else latlon
+    places = places._replace(latlon=latlon)
+    return places.only(~bad) if on_bad == "skip" else places
 
 
-def _read(points: tuple[Any, ...], lat: Any, lon: Any) -> _Read:
+def _read(points: tuple[Any, ...], lat: Any, lon: Any, shape: Shape) -> "_Read | Places":
     """Places as they were given, not checked yet."""
     if len(points) > 2:
         raise CoordinateError(f"{len(points)} things were given as places: pass pairs, or latitudes and longitudes")
@@ -91,18 +150,91 @@ def _read(points: tuple[Any, ...], lat: Any, lon: Any) -> _Read:
         if lat is None or lon is None:
             raise CoordinateError("no places were given: pass points, or both lat= and lon=")
         return _stack(lat, lon, ("lat", "lon"))
-    if hasattr(given, "__next__") and not is_container(given):
-        given = list(given)
     if not isinstance(lat, str | None) or not isinstance(lon, str | None):
         raise CoordinateError("places were given twice: pass either points or lat= and lon=")
     is_array = isinstance(given, np.ndarray) and given.dtype != object
     is_array = is_array or (isinstance(given, tuple) and all(type(one) is float for one in given))
-    found = None if is_array else find_places(given, lat, lon)
-    if found is not None:
-        return _stack(*found)
+    if not is_array:
+        from tessearth.sphere.containers import find_places, is_container
+
+        if hasattr(given, "__next__") and not is_container(given):
+            given = list(given)
+        found = find_places(given, lat, lon, shape)
+        if found is not None:
+            return found if isinstance(found, Places) else _stack(*found)
     if lat is not None or lon is not None:
         raise CoordinateError("lat= and lon= name columns, and these points have none")
     return _from_pairs(given)
+
+
+def find_columns(columns: Iterable[Any], lat: str | None = None, lon: str | None = None) -> tuple[Any, Any]:
+    """The latitude and longitude columns of a table: those named, else those of the usual names."""
+    names = list(columns)
+    found = _find_column(names, lat, LATITUDE_NAMES, "lat"), _find_column(names, lon, LONGITUDE_NAMES, "lon")
+    if found[0] == found[1]:
+        raise CoordinateError(f"latitude and longitude are both read from column {found[0]!r}: name one for each")
+    lat_name, lon_name = (str(name).strip().lower() for name in found)
+    if lat_name in LONGITUDE_NAMES or lon_name in LATITUDE_NAMES:
+        raise CoordinateError(f"latitude is read from column {found[0]!r} and longitude from {found[1]!r}: swap them")
+    return found
+
+
+def _find_column(names: Sequence[Any], wanted: str | None, usual: tuple[str, ...], which: str) -> Any:
+    if wanted is not None:
+        if wanted in names:
+            return wanted
+        raise CoordinateError(f"there is no column {wanted!r}{did_you_mean(wanted, map(str, names))}")
+    for candidate in usual:
+        matches = [name for name in names if str(name).strip().lower() == candidate]
+        if len(matches) == 1:
+            return matches[0]
+    listed = f"no column of {', '.join(map(str, names))} reads as {which}"
+    raise CoordinateError(f"{listed}: name the {which} column (one of {', '.join(usual)})")
+
+
+class Geometry(NamedTuple):
+    """The geometry column of a table."""
+
+    name: str
+    crs: Any = None
+    """What pyproj reads; None is degrees."""
+
+    def is_in_degrees(self) -> bool:
+        """Whether coordinates are longitude and latitude as they are: OGC:CRS84, or EPSG:4326 stored x first."""
+        identifier = self.crs.get("id") if isinstance(self.crs, dict) else None
+        known = f"{identifier.get('authority')}:{identifier.get('code')}" if isinstance(identifier, dict) else self.crs
+        return self.crs is None or known in DEGREES
+
+
+def geometry_column(schema: "pa.Schema") -> Geometry | None:
+    """The geometry column of a table: by GeoParquet's metadata, by its Arrow extension, else by its usual name."""
+    raw = (schema.metadata or {}).get(b"geo")
+    if raw is not None:
+        return _of_geoparquet(raw, schema.names)
+    for field in schema:
+        about = field.metadata or {}
+        kind = getattr(field.type, "extension_name", about.get(b"ARROW:extension:name", b"").decode())
+        if kind.startswith("geoarrow.") or kind == "ogc.wkb":
+            crs = json.loads(about.get(b"ARROW:extension:metadata") or b"{}").get("crs")
+            return Geometry(field.name, crs)
+    try:
+        find_columns(schema.names)
+    except CoordinateError:
+        named = [field.name for field in schema if field.name.lower() in GEOMETRY_NAMES and "binary" in str(field.type)]
+        return Geometry(named[0]) if len(named) == 1 else None
+    return None
+
+
+def _of_geoparquet(raw: bytes, names: Sequence[str]) -> Geometry:
+    try:
+        described = json.loads(raw)
+        name: str = described["primary_column"]
+        crs = dict(described["columns"][name]).get("crs")
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise TableError("the GeoParquet metadata cannot be read") from None
+    if name not in names:
+        raise TableError(f"the GeoParquet metadata names the geometry {name!r}, and there is no such column")
+    return Geometry(name, crs)
 
 
 def as_places(latlon: Any) -> Floats:
@@ -157,10 +289,15 @@ def _refuse_bad(read: _Read, advice: str = "", first_row: int = 0) -> None:
     if any(problem.endswith(NOT_LATITUDE) for problem in problems):
         is_swapped = bool((np.abs(flat[np.isfinite(flat).all(axis=1), 1]) <= 90).all())
         advice = f"; {SWAPPED if is_swapped else LATITUDE_RANGE}{advice}"
-    count = "" if len(rows) == 1 else f"{len(rows):,} of {len(flat):,} rows have no usable place: "
-    more = f"; and {len(rows) - SHOWN_ROWS:,} more" if len(rows) > SHOWN_ROWS else ""
-    texts = [] if given is None else [text for row in given[rows[:SHOWN_ROWS]] for text in row if _is_odd(text)]
-    raise CoordinateError(f"{count}{'; '.join(problems)}{more}{_advice(texts) or advice}")
+    texts = [] if given is None else [text for row in given[rows[:SHOWN_ROWS]] for text in row if is_odd(text)]
+    raise CoordinateError(f"{say_bad(problems, len(rows), len(flat))}{advise(texts) or advice}")
+
+
+def say_bad(problems: Sequence[str], bad: int, rows: int) -> str:
+    """How many rows have no usable place, and the problems of the first."""
+    count = "" if bad == 1 else f"{bad:,} of {rows:,} rows have no usable place: "
+    more = f"; and {bad - SHOWN_ROWS:,} more" if bad > SHOWN_ROWS else ""
+    return f"{count}{'; '.join(problems[:SHOWN_ROWS])}{more}"
 
 
 def _why(place: Floats) -> str:
@@ -176,27 +313,12 @@ def _shown(values: Floats) -> str:
     return ", ".join(f"{value:.10g}" for value in values)
 
 
-def _is_odd(text: Any) -> bool:
-    """Whether this is text, and no number."""
-    return isinstance(text, str) and bool(text.strip()) and not np.isfinite(read_angle(text))
-
-
 def _wrong_text(given: npt.NDArray[Any], names: tuple[str, str]) -> str | None:
     """The coordinate of a row that is text and no number."""
     for name, text in zip(names, given, strict=True):
-        if _is_odd(text):
+        if is_odd(text):
             return f"{name} holds {reprlib.repr(text)}, where degrees as numbers belong"
     return None
-
-
-def _advice(texts: list[str]) -> str:
-    """How coordinates become numbers that are written in another form."""
-    form = guess_form(texts) if texts else None
-    return {
-        "comma": "; decimal commas are not read: replace them by points, column.str.replace(',', '.')",
-        "dms": "; degrees are decimal numbers: 48°30'N is 48.5 (tessearth encode --coordinates dms reads a file)",
-        "lat,lon": "; this is both in one column: split it, column.str.split(',', expand=True)",
-    }.get(str(form), "")
 
 
 def are_radians(latlon: Floats) -> bool:

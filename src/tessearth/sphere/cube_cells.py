@@ -1,6 +1,7 @@
 """The sphere as the six faces of a cube, each cut into cells of nearly equal size, numbered along a curve."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -62,6 +63,17 @@ class CubeCells:
         """The cells of keys; `keys` turned round."""
         face, rest = keys // self.side**2, keys % self.side**2
         return (face * self.side + gather_bits(rest >> 1)) * self.side + gather_bits(rest)
+
+
+def find_key(here: Sequence[float], side: int) -> int:
+    """The key of the cell of one direction, (3,), as `CubeCells(side)` gives it, without a tensor's fixed costs."""
+    axis = max(range(3), key=lambda i: abs(here[i]))
+    height = here[axis]
+    key = 2 * axis + (height < 0)
+    steps = [math.atan(here[(axis + i) % 3] / abs(height)) * (4 / math.pi) + 1 for i in (1, 2)]
+    first, second = (min(max(int(step * (side / 2)), 0), side - 1) for step in steps)
+    spread = [sum((number >> bit & 1) << 2 * bit for bit in range(side.bit_length())) for number in (first, second)]
+    return key * side**2 + (spread[0] << 1) + spread[1]
 
 
 MASKS = (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F, 0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF, 0xFFFFFFFF)

@@ -1,6 +1,7 @@
 """The spacing of points on the sphere: how far each is from its nearest neighbours."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -72,18 +73,24 @@ def _bound_chord(points: Tensor, neighbours: int) -> Tensor:
 def _measure(points: Tensor, lists: CellLists, neighbours: int) -> Tensor:
     """The mean chord from each point to its nearest among the candidates of its cell."""
     cell = lists.find(points)
-    lengths, order = lists.lengths[cell].sort()  # so that the rows of a block are of nearly one length
-    most = DISTANCES_ON_GPU if points.is_cuda else DISTANCES_ON_CPU
-    marks = torch.searchsorted(
-        lengths.cumsum(0), torch.arange(most, int(lengths.sum()) + most, most, device=points.device)
-    )
+    lengths, order = lists.lengths[cell].sort()
     chords = points.new_empty(len(points))
-    for rows in torch.tensor_split(order, marks.tolist()):
-        if len(rows):
-            own, starts, count = points[rows], lists.starts[cell[rows]], lists.lengths[cell[rows]]
-            column = torch.arange(int(count.max()), device=points.device)
-            sites = lists.sites[(starts[:, None] + column).clamp_(max=len(lists.sites) - 1)]
-            gaps = (points[sites] - own[:, None]).square_().sum(-1).sqrt_()
-            gaps.masked_fill_(column >= count[:, None], 2.0)
-            chords[rows] = gaps.topk(neighbours + 1, largest=False).values[:, 1:].mean(-1)  # itself first
+    for rows, longest in _blocks(order, lengths, DISTANCES_ON_GPU if points.is_cuda else DISTANCES_ON_CPU):
+        own, starts, count = points[rows], lists.starts[cell[rows]], lists.lengths[cell[rows]]
+        column = torch.arange(longest, device=points.device)
+        sites = lists.sites[(starts[:, None] + column).clamp_(max=len(lists.sites) - 1)]
+        gaps = (points[sites] - own[:, None]).square_().sum(-1).sqrt_()
+        gaps.masked_fill_(column >= count[:, None], 2.0)
+        chords[rows] = gaps.topk(neighbours + 1, largest=False).values[:, 1:].mean(-1)  # itself first
     return chords
+
+
+def _blocks(order: Tensor, lengths: Tensor, most: int) -> Iterator[tuple[Tensor, int]]:
+    """Rows by rising length of their lists, in blocks of at most so many numbers, with the longest list of each."""
+    longest = int(lengths[-1])
+    first, ceiling = 0, min(longest, 8)
+    while first < len(order):
+        last = int(torch.searchsorted(lengths, ceiling, right=True))
+        for rows in torch.split(order[first:last], max(1, most // ceiling)) if last > first else ():
+            yield rows, ceiling
+        first, ceiling = last, min(longest, 2 * ceiling)

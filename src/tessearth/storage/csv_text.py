@@ -24,7 +24,6 @@ SEPARATORS = (",", ";", "\t", "|")
 BLOCK_BYTES = 2**22
 LONGEST_RECORD = 2**20
 """Bytes; a small compressed file may hold gigabytes without an end of line."""
-OUT_OF_PLACE = "a quote, or the line end of an old Mac, stands inside of a cell"
 SAMPLED_RECORDS = 64
 """Records looked at to find the separator."""
 BEYOND_BYTES = ("utf-16", "utf-32", "utf-7", "iso2022", "hz")
@@ -99,12 +98,14 @@ class CsvFile(NamedTuple):
     def blocks(self, columns: Sequence[str]) -> Iterator[CsvBlock]:
         """All records behind the header, from the beginning of the file."""
         with self.opened() as file:
-            for number, lines in enumerate(_split(file, self.dialect.separator)):
-                records = lines if number else lines[1:]
+            row = -1
+            for lines in _split(file, self.dialect.separator):
+                records = lines if row >= 0 else lines[1:]
                 if records:
-                    yield self._parse(records, list(columns))
+                    yield self._parse(records, list(columns), max(row, 0))
+                row += len(lines)
 
-    def _parse(self, lines: Lines, columns: list[str]) -> CsvBlock:
+    def _parse(self, lines: Lines, columns: list[str], first_row: int) -> CsvBlock:
         ragged: dict[int, int] = {}
 
         def note(row: Any) -> str:
@@ -118,7 +119,7 @@ class CsvFile(NamedTuple):
             elif not text.isascii():
                 text.decode()
         except UnicodeDecodeError:
-            raise TableError(_not_encoded(self.dialect.encoding)) from None
+            raise _not_encoded(self.dialect.encoding) from None
         table = pa.csv.read_csv(
             pa.py_buffer(text),
             read_options=pa.csv.ReadOptions(column_names=self.names, use_threads=False, block_size=len(text) + 1),
@@ -130,12 +131,20 @@ class CsvFile(NamedTuple):
             ),
         ).combine_chunks()
         if len(table) + len(ragged) != len(lines) or any(row >= len(lines) for row in ragged):
-            raise TableError(
-                f"{len(lines)} records were found and {len(table) + len(ragged)} were read: {OUT_OF_PLACE}"
-            )
+            raise TableError(self._out_of_place(lines, first_row))
         if ragged:
             table = _spread(table, len(lines), ragged)
         return CsvBlock(next(iter(table.to_batches()), pa.RecordBatch.from_pylist([], table.schema)), lines, ragged)
+
+    def _out_of_place(self, lines: Lines, first_row: int) -> str:
+        """Which record is cut apart by what stands in one of its cells."""
+        where = f"one of the rows {first_row + 1} to {first_row + len(lines)}"
+        for row, record in enumerate(lines.cut(), first_row + 1):
+            text = io.StringIO(record.decode(self.dialect.encoding), newline="")
+            if len(list(csv.reader(text, delimiter=self.dialect.separator))) != 1:
+                where = f"row {row}"
+                break
+        return f"{where} has a quote, or the line end of an old Mac (\\r), inside of a cell without quotes around it"
 
 
 def open_csv(opened: Opened, separator: str | None = None, encoding: str | None = None) -> CsvFile:
@@ -186,11 +195,12 @@ def _decoding(encoding: str) -> Iterator[None]:
     try:
         yield
     except UnicodeError:
-        raise TableError(_not_encoded(encoding)) from None
+        raise _not_encoded(encoding) from None
 
 
-def _not_encoded(encoding: str) -> str:
-    return f"the text is not {encoding}: add --encoding with its own, such as cp1252 (latin-1 reads any bytes)"
+def _not_encoded(encoding: str) -> TableError:
+    words = f"not all of the text is {encoding}: name its encoding, such as cp1252 (latin-1 reads any bytes)"
+    return TableError(words, encoding="latin-1")
 
 
 def _find_encoding(head: bytes) -> str:
@@ -200,14 +210,14 @@ def _find_encoding(head: bytes) -> str:
             return name
     for start, name in enumerate(("utf-16-be", "utf-16-le")):
         if head[start::2].count(0) > len(head) // 4:
-            raise TableError(f"this looks like text in UTF-16: add --encoding {name}")
+            raise TableError("this looks like text in UTF-16", encoding=name)
     if b"\0" in head:
         raise TableError("neither text nor a table format that can be read")
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end
     except UnicodeDecodeError:
         if not head.decode("utf-8", "ignore").isascii():
-            raise TableError("a part of the text only is UTF-8: add --encoding (latin-1 reads any bytes)") from None
+            raise _not_encoded("utf-8") from None
         return FALLBACK
     return "utf-8"
 

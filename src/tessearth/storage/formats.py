@@ -24,8 +24,8 @@ import pyarrow.parquet
 from tessearth.errors import TableError, TessearthError, first_line
 from tessearth.packages import require
 from tessearth.settings import did_you_mean
+from tessearth.sphere import Geometry, geometry_column, open_frame
 from tessearth.storage.csv_text import CsvFile, Lines, Opened, join_lines, open_csv
-from tessearth.storage.shapes import Geometry
 
 ROWS_AT_ONCE = 16_384
 BUFFERED_BYTES = 2**20
@@ -102,23 +102,45 @@ def table_name(table: Any) -> str:
     return "standard input" if table == STANDARD_STREAM else str(table)
 
 
-def is_frame(table: Any) -> bool:
-    """Whether something is a table in memory, and not one column."""
-    kind = type(table)  # to ask a lazy table for its columns is work
-    is_stream = hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "dtype")
-    return isinstance(table, Mapping) or hasattr(kind, "columns") or is_stream
-
-
 @contextlib.contextmanager
 def open_any(table: Any, separator: str | None = None, encoding: str | None = None) -> Iterator[RawTable]:
     """Open a file by its path, or a table in memory."""
     if not isinstance(table, str | PathLike):
-        from tessearth.storage.frames import of_frame
-
-        yield of_frame(table)
+        yield _of_frame(table)
         return
     with open_table(str(table), separator, encoding) as raw:
         yield raw
+
+
+def _of_frame(frame: Any) -> RawTable:
+    """A table in memory as the readers of files give it."""
+    found = open_frame(frame)
+    if found is None:
+        raise TableError(f"a {type(frame).__name__} is no table: give a file or a frame with named columns")
+    try:
+        columns = found.take(found.names)
+        table = pa.table({str(name): _to_arrow(columns[name]) for name in found.names})
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise TableError(f"the {type(frame).__name__} is no table of columns: {first_line(error)}") from None
+
+    def read(columns: Sequence[str]) -> Iterator[Rows]:
+        yield from map(Rows, table.select(list(columns)).to_batches(ROWS_AT_ONCE))
+
+    return RawTable(table.schema, read, found.geometry)
+
+
+def _to_arrow(column: Any) -> pa.Array:
+    """A column as Arrow: shapes as well-known binary, values of several types as text."""
+    if isinstance(column, pa.Array):
+        return column
+    column = column.to_wkb() if hasattr(column, "to_wkb") else column
+    try:
+        return pa.array(column, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        if not hasattr(column, "isna"):
+            raise
+        missing = column.isna()
+        return pa.array([None if gone else str(value) for value, gone in zip(column, missing, strict=True)])
 
 
 @contextlib.contextmanager
@@ -264,22 +286,6 @@ def _open_arrow(path: str) -> RawTable:
                 yield from (Rows(batch[start : start + ROWS_AT_ONCE]) for start in range(0, len(batch), ROWS_AT_ONCE))
 
     return RawTable(schema, read, geometry_column(schema))
-
-
-def geometry_column(schema: pa.Schema) -> Geometry | None:
-    """The geometry column that the metadata of a GeoParquet file names."""
-    raw = (schema.metadata or {}).get(b"geo")
-    if raw is None:
-        return None
-    try:
-        described = json.loads(raw)
-        name: str = described["primary_column"]
-        crs = dict(described["columns"][name]).get("crs")
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise TableError("the GeoParquet metadata cannot be read") from None
-    if name not in schema.names:
-        raise TableError(f"the GeoParquet metadata names the geometry {name!r}, and there is no such column")
-    return Geometry(name, crs)
 
 
 def _open_vector(path: str, layer: str, options: Mapping[str, str] = MappingProxyType({})) -> RawTable:

@@ -88,12 +88,17 @@ def _checksum_of_tensors(tensors: "Mapping[str, Tensor]", header: Mapping[str, s
     return digest.hexdigest()
 
 
-def read_npz(path: str | os.PathLike[str], names: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an npz that must hold these and no others; no code in it is ever run."""
+def read_npz(
+    path: str | os.PathLike[str], names: tuple[str, ...], *, optional: tuple[str, ...] = ()
+) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an npz that must hold these, may hold the optional ones and no others, in this order.
+
+    No code in it is ever run.
+    """
     try:
         with np.load(path, allow_pickle=False) as archive:
             found = list(getattr(archive, "files", []))
-            missing, surplus = sorted(set(names) - set(found)), sorted(set(found) - set(names))
+            missing, surplus = sorted(set(names) - set(found)), sorted(set(found) - {*names, *optional})
             if missing or surplus:
                 said = [f"no {name}" for name in missing] + [f"a surplus {name}" for name in surplus]
                 raise DataError(f"{path} has {' and '.join(said)}; it must hold {', '.join(names)}")
@@ -104,7 +109,7 @@ def read_npz(path: str | os.PathLike[str], names: tuple[str, ...]) -> dict[str, 
             # bit that turned stands in its shape.
             if archive.zip.testzip() is not None:
                 raise zipfile.BadZipFile
-            return {name: np.asarray(archive[name]) for name in names}
+            return {name: np.asarray(archive[name]) for name in (*names, *optional) if name in found}
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
     except DataError:

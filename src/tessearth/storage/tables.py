@@ -7,54 +7,54 @@ import contextlib
 import csv
 import io
 import re
+import shlex
 import typing
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tessearth.errors import ConfigError, CoordinateError, OutputError, TableError
-from tessearth.settings import Kind, did_you_mean
+from tessearth.errors import ConfigError, CoordinateError, OutputError, TableError, TessearthError
+from tessearth.settings import did_you_mean
 from tessearth.sphere import (
     FORMS,
-    LARGEST_DEGREES,
-    PAIRS,
+    IN_ONE_COLUMN,
+    SHAPES,
     Floats,
     Form,
+    Geometry,
+    OnBad,
+    Places,
+    Shape,
     are_radians,
     check_latlon,
+    find_bad,
     find_columns,
     fits_axis,
     guess_form,
     read_angle,
     read_pair,
+    read_shapes,
+    say_bad,
     warn_of_radians,
 )
 from tessearth.storage.csv_text import CsvFile, Lines
 from tessearth.storage.files import write_bytes
-from tessearth.storage.formats import RawTable, Rows, open_any, open_table, table_name
-from tessearth.storage.shapes import SHAPES, Places, Shape, read_shapes
+from tessearth.storage.formats import RawTable, Rows, open_any, table_name
 
-OnBad = Literal["error", "skip", "null"]
-"""What is done about rows without a usable place: refuse the table, leave them out, keep them without an embedding."""
-SHOWN_ROWS = 5
+LOOKED_AT = 100
+"""Bad rows that tell how coordinates are written."""
+PARTS = ("lat|latitude", "lon|lng|long|longitude")
+"""Words that the name of a column of coordinates has among others, such as gps_lat."""
 LISTED = "row,problem"
 """How a list of bad rows begins."""
 WELL_KNOWN_TEXT = re.compile(r"\s*(MULTI)?(POINT|LINESTRING|POLYGON|GEOMETRYCOLLECTION)\b", re.IGNORECASE)
-BLANK = ("", "nan", "NaN", "null")
-"""What a missing value looks like in any table."""
-PANDAS_BLANK = (
-    *BLANK,
-    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
-    *("NULL", "None", "n/a"),
-)
-"""What pandas takes for missing, which the published numbers were computed with (an ecoregion's biome can be "N/A")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +85,8 @@ class Reading:
         for name, (value, known) in choices.items():
             if value not in known:
                 raise ConfigError(f"{name} is {value!r}; it must be one of {' | '.join(known)}")
-        if self.coordinates in PAIRS and self.lon is not None:
-            raise ConfigError("a pair stands in one column: name it by lat and leave lon out")
+        if self.coordinates in IN_ONE_COLUMN and self.lon is not None:
+            raise ConfigError("pairs and shapes stand in one column: name it by lat and leave lon out")
 
 
 AS_USUAL = Reading()
@@ -97,12 +97,15 @@ class PointBatch(NamedTuple):
 
     rows: pa.RecordBatch
     """The columns that are kept."""
-    latlon: Floats
-    """Checked degrees, (N, 2); NaN for rows that are kept without a place."""
+    places: Places
+    """Checked; NaN for rows that are kept without a place."""
     lines: Lines | None = None
     """The rows of a csv, or the objects of JSON, as they stand in the file; None where columns are left out."""
-    places: Places | None = None
-    """The places whose mean stands for each row, where that is asked for."""
+
+    @property
+    def latlon(self) -> Floats:
+        """Degrees, (N, 2)."""
+        return self.places.latlon
 
 
 class PointTable(NamedTuple):
@@ -131,12 +134,12 @@ class _Columns(NamedTuple):
     """The geometry, a pair, or latitude and longitude."""
     raw: RawTable
     reading: Reading
+    geometry: Geometry | None = None
 
     def read(self, rows: Rows) -> Places:
         """The places of some rows, NaN where there is none."""
-        if len(self.names) == 1 and self.reading.coordinates not in PAIRS:
-            assert self.raw.geometry is not None
-            return read_shapes(rows.columns.column(self.names[0]), self.raw.geometry, self.reading.geometry)
+        if self.geometry is not None:
+            return read_shapes(rows.columns.column(self.names[0]), self.geometry, self.reading.geometry)
         columns = [_plain(rows.columns.column(name), name) for name in self.names]
         if len(columns) == 1:
             pairs = [read_pair(text or "", self.reading.coordinates) for text in columns[0].to_pylist()]
@@ -153,16 +156,13 @@ class _Columns(NamedTuple):
                 check_latlon(latlon[None], first_row=row)
             except CoordinateError as error:
                 return str(error)
-        for name in self.names:
-            value = rows.columns.column(name)[index].as_py()
+        for name, number in zip(self.names, latlon, strict=False):
+            value, form = rows.columns.column(name)[index].as_py(), self.reading.coordinates
             if value is None or (isinstance(value, str) and not value.strip()):
                 return f"row {row}: column {name!r} is empty"
-            if isinstance(value, bytes | dict):
+            if self.geometry is not None:
                 return f"row {row}: column {name!r} holds no usable shape"
-        for name, number in zip(self.names, latlon if len(self.names) == 2 else latlon[:1], strict=True):
-            value = rows.columns.column(name)[index].as_py()
             if isinstance(value, str) and not np.isfinite(number) and not _names_no_number(value):
-                form = self.reading.coordinates
                 what = "not a number" if form == "degrees" else f"not degrees as {form}"
                 return f"row {row}: column {name!r} holds {value!r}, {what}"
         shown = ", ".join(f"{value:.10g}" for value in latlon)
@@ -192,69 +192,83 @@ def open_points(path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] |
             if raw.geometry and raw.geometry.name not in kept:
                 about.pop(b"geo", None)
             schema = pa.schema([_kept_field(columns, raw.schema.field(one)) for one in kept], about)
-            total = checked.rows - (checked.bad if reading.on_bad == "skip" else 0)
             yield PointTable(
                 name=name,
                 schema=schema,
-                batches=_batches(columns, schema),
-                total_rows=total,
+                batches=_batches(columns, schema, checked.rows),
+                total_rows=checked.rows - (checked.bad if reading.on_bad == "skip" else 0),
                 bad_rows=checked.bad,
                 has_gaps=checked.bad > 0 and reading.on_bad == "null",
                 csv=raw.csv if kept == raw.schema.names else None,
-                geometry=columns.names[0] if len(columns.names) == 1 and raw.geometry else None,
+                geometry=columns.names[0] if columns.geometry and raw.geometry else None,
             )
     except (CoordinateError, TableError) as error:
-        raise TableError(f"{name}: {error}") from None
+        raise TableError(f"{name}: {error}{_remedy(path, reading, error)}") from None
+
+
+def _remedy(path: Any, reading: Reading, error: TessearthError) -> str:
+    """All options that a refused table needs, found by trying those of one error after another."""
+    added: dict[str, Any] = {}
+    changes: dict[str, Any] = getattr(error, "changes", {})
+    while changes and not changes.keys() <= added.keys():
+        added |= changes
+        tried = replace(reading, bad_file=None, **added)
+        try:
+            with warnings.catch_warnings(), open_any(path, tried.separator, tried.encoding) as raw:
+                warnings.simplefilter("ignore")
+                _check_all(_find_columns(raw, tried), in_haste=True)
+            break
+        except (CoordinateError, TableError) as other:
+            changes = getattr(other, "changes", {})
+    words = " ".join(f"--{name} {shlex.quote(value)}".replace("on_bad", "bad-rows") for name, value in added.items())
+    if list(added) == ["on_bad"]:
+        return f"; to go on without such rows add {words}, or null to keep them (Python: on_bad)"
+    return words and f"; to read these add {words}"
 
 
 def _find_columns(raw: RawTable, reading: Reading) -> _Columns:
     names = raw.schema.names
-    if reading.coordinates in PAIRS:
-        return _Columns((_one_column(names, reading.lat),), raw, reading)
+    if reading.coordinates in IN_ONE_COLUMN:
+        name = _one_column(names, reading)
+        return _Columns((name,), raw, reading, Geometry(name) if reading.coordinates == "wkt" else None)
     if raw.geometry is not None and reading.lat is None and reading.lon is None:
-        return _Columns((raw.geometry.name,), raw, reading)
+        return _Columns((raw.geometry.name,), raw, reading, raw.geometry)
     try:
-        found = find_columns(
-            [name if name in (reading.lat, reading.lon) else name.strip() for name in names], reading.lat, reading.lon
-        )
-        return _Columns(
-            tuple(next(name for name in names if name.strip() == one.strip()) for one in found), raw, reading
-        )
+        return _Columns(find_columns(names, reading.lat, reading.lon), raw, reading)
     except CoordinateError as error:
-        raise CoordinateError(f"{error}{_advice_on_columns(raw, reading)}") from None
+        more, changes = ("", {}) if reading.lat is not None else _other_columns(raw)
+        raise TableError(f"{error}{more}", **changes) from None
 
 
-def _one_column(names: Sequence[str], wanted: str | None) -> str:
-    if wanted is None:
-        raise TableError(f"which column holds the pairs? Name it with --lat (one of {', '.join(names)})")
-    if wanted not in names:
-        raise TableError(f"there is no column {wanted!r}{did_you_mean(wanted, names)}")
-    return wanted
+def _one_column(names: Sequence[str], reading: Reading) -> str:
+    if reading.lat is None:
+        what = "shapes" if reading.coordinates == "wkt" else "pairs"
+        raise TableError(f"which column holds the {what}? Name it with --lat (one of {', '.join(names)})")
+    if reading.lat not in names:
+        raise TableError(f"there is no column {reading.lat!r}{did_you_mean(reading.lat, names)}")
+    return reading.lat
 
 
-def _advice_on_columns(raw: RawTable, reading: Reading) -> str:
-    """The options to add where no columns have the usual names."""
-    if reading.lat is not None:
-        return ""
-    if raw.csv is not None and len(raw.schema) == 1 and _advice_on_pairs(raw) == "":
-        return ": the first line is one column; if it is no header remove it, if columns are cut otherwise add --sep"
-    return _advice_on_pairs(raw) or "; add --lat COLUMN --lon COLUMN"
-
-
-def _advice_on_pairs(raw: RawTable) -> str:
-    """The options that read a column in which both coordinates stand."""
+def _other_columns(raw: RawTable) -> tuple[str, dict[str, str]]:
+    """What to say of a table without columns of the usual names, and how it may be read."""
+    patterns = [re.compile(rf"(^|[\W_])({part})($|[\W_])", re.IGNORECASE) for part in PARTS]
+    found = [[name for name in raw.schema.names if pattern.search(name)] for pattern in patterns]
+    if all(len(names) == 1 for names in found) and found[0] != found[1]:
+        return "", {"lat": found[0][0], "lon": found[1][0]}
     names = [field.name for field in raw.schema if pa.types.is_string(field.type)]
     some = next(raw.read(names), None)
     for name in names if some else ():
         texts = [text for text in some.columns.column(name)[:100].to_pylist() if text]  # type: ignore[union-attr]
-        if texts and guess_form(texts) == "lat,lon" and not any(np.isfinite(read_angle(text, "dms")) for text in texts):
-            if all(text.strip().upper().startswith("POINT") for text in texts):
-                return f"; column {name!r} holds points as text: add --lat {name} --coordinates lon,lat"
-            return f"; column {name!r} holds pairs: add --lat {name} --coordinates lat,lon (or lon,lat)"
         if texts and all(WELL_KNOWN_TEXT.match(text) for text in texts):
-            convert = f"ogr2ogr places.gpkg FILE -oo GEOM_POSSIBLE_NAMES={name} -a_srs EPSG:4326"
-            return f"; column {name!r} holds shapes as text, which {convert} makes a file of shapes of"
-    return ""
+            is_point = all(text.strip().upper().startswith("POINT") for text in texts)
+            form = "lon,lat" if is_point else "wkt"  # points are read without shapely
+            return f"; column {name!r} holds shapes as text", {"lat": name, "coordinates": form}
+        if texts and guess_form(texts) == "lat,lon" and not any(np.isfinite(read_angle(text, "dms")) for text in texts):
+            return f"; column {name!r} holds pairs (lat,lon or lon,lat)", {"lat": name, "coordinates": "lat,lon"}
+    if raw.csv is not None and len(raw.schema) == 1:
+        why = "if it is no header remove it, if columns are cut otherwise add --sep"
+        return f": the first line is one column; {why}", {}
+    return "; add --lat COLUMN --lon COLUMN", {}
 
 
 def _find_kept(names: Sequence[str], keep: Sequence[str] | None) -> list[str]:
@@ -272,35 +286,40 @@ class _Checked(NamedTuple):
     bad: int
 
 
-def _check_all(columns: _Columns) -> _Checked:
-    """Read every place once: the rows, and those without a usable place, which `on_bad` may refuse."""
-    rows = bad = 0
-    shown: list[str] = []
-    texts: list[list[str]] = []
+def _check_all(columns: _Columns, *, in_haste: bool = False) -> _Checked:
+    """Read every place once: the rows, and those without a usable place, which `on_bad` may refuse.
+
+    In haste the first bad row is refused at once.
+    """
+    reading, rows, bad, small = columns.reading, 0, 0, True
+    problems: list[str] = []
+    texts: list[str] = []
     listed = io.StringIO(newline="")
     writer = csv.writer(listed, lineterminator="\n")
     writer.writerow([*LISTED.split(","), *columns.names])
-    small = True
     for batch in columns.raw.read(columns.names):
         latlon = columns.read(batch).latlon
         is_bad = _bad_rows(batch, latlon)
-        for index in np.flatnonzero(is_bad) if columns.reading.bad_file or bad < SHOWN_ROWS else ():
-            row = rows + int(index) + 1
-            problem = columns.problem(batch, int(index), row, latlon[index])
-            if len(shown) < SHOWN_ROWS:
-                shown.append(problem)
-                texts.append(columns.texts(batch, int(index)))
-            writer.writerow([row, problem, *columns.texts(batch, int(index))])
+        for index in np.flatnonzero(is_bad)[: None if reading.bad_file else max(0, LOOKED_AT - bad)].tolist():
+            row, cells = rows + index + 1, columns.texts(batch, index)
+            problem = columns.problem(batch, index, row, latlon[index])
+            if len(problems) < LOOKED_AT:
+                problems.append(problem)
+                texts += cells
+            writer.writerow([row, problem, *cells])
         small = small and are_radians(latlon[~is_bad])
         rows, bad = rows + len(latlon), bad + int(is_bad.sum())
-    if columns.reading.bad_file and bad:
-        _write_list(columns.reading.bad_file, listed.getvalue().encode())
+        if in_haste and bad and reading.on_bad == "error":
+            break
+    if reading.bad_file and bad:
+        _write_list(reading.bad_file, listed.getvalue().encode())
     if rows == 0:
         raise TableError("the table holds no rows")
-    if bad and columns.reading.on_bad == "error":
-        raise TableError(_refusal(rows, bad, shown, texts, columns))
+    changes = _guess_changes(texts, columns) if bad == rows or reading.on_bad == "error" else {}
+    if bad and reading.on_bad == "error":
+        raise TableError(say_bad(problems, bad, rows), **changes or {"on_bad": "skip"})
     if bad == rows:
-        raise TableError(f"none of the {rows:,} rows has a usable place: {shown[0]}{_advice(texts, columns)}")
+        raise TableError(f"none of the {rows:,} rows has a usable place: {problems[0]}", **changes)
     if small:
         warn_of_radians(latlon[~is_bad])
     return _Checked(rows, bad)
@@ -315,31 +334,18 @@ def _write_list(path: str, content: bytes) -> None:
 
 def _bad_rows(rows: Rows, latlon: Floats) -> npt.NDArray[np.bool_]:
     """Rows without a possible place, (N,)."""
-    is_bad = np.asarray(~(np.abs(latlon) <= LARGEST_DEGREES).all(axis=1))  # NaN too
-    for index in rows.ragged or ():
-        is_bad[index] = True
+    is_bad = find_bad(latlon)
+    is_bad[list(rows.ragged or ())] = True
     return is_bad
 
 
-def _refusal(rows: int, bad: int, shown: Sequence[str], texts: Sequence[Sequence[str]], columns: _Columns) -> str:
-    """The error about the bad rows of a table: how many, the first of them, what to do."""
-    more = f"; and {bad - len(shown):,} more" if bad > len(shown) else ""
-    count = "" if bad == 1 else f"{bad:,} of {rows:,} rows have no usable place: "
-    advice = (
-        _advice(texts, columns)
-        or "; to go on without such rows add --bad-rows skip, or null to keep them (Python: on_bad)"
-    )
-    return f"{count}{'; '.join(shown)}{more}{advice}"
-
-
-def _advice(texts: Sequence[Sequence[str]], columns: _Columns) -> str:
-    """The option that reads the texts that are no plain numbers."""
-    odd = [text for row in texts for text in row if text.strip() and not np.isfinite(read_angle(text))]
+def _guess_changes(texts: Sequence[str], columns: _Columns) -> dict[str, str]:
+    """How the cells that are no plain numbers may be read."""
+    odd = [text for text in texts if text.strip() and not np.isfinite(read_angle(text))]
     forms = [form for form in map(guess_form, ([text] for text in odd)) if form]
     form = max(forms, key=forms.count, default=None)
-    if len(columns.names) != 2 or form in (None, columns.reading.coordinates, *PAIRS):
-        return ""
-    return f"; to read these add --coordinates {form}"
+    known = len(columns.names) != 2 or form in (None, columns.reading.coordinates, *IN_ONE_COLUMN)
+    return {} if known else {"coordinates": str(form)}
 
 
 def _kept_field(columns: _Columns, field: pa.Field) -> pa.Field:
@@ -351,13 +357,14 @@ def _becomes_number(columns: _Columns, name: str) -> bool:
     return columns.raw.csv is not None and columns.reading.coordinates == "degrees" and name in columns.names
 
 
-def _batches(columns: _Columns, schema: pa.Schema) -> Iterator[PointBatch]:
+def _batches(columns: _Columns, schema: pa.Schema, total_rows: int) -> Iterator[PointBatch]:
     """Checked places with the columns that travel along."""
-    reading = columns.reading
+    reading, rows_read = columns.reading, 0
     wanted = [name for name in columns.raw.schema.names if name in {*schema.names, *columns.names}]
     for rows in columns.raw.read(wanted):
         places = columns.read(rows)
         is_bad = _bad_rows(rows, places.latlon)
+        rows_read += len(is_bad)
         if is_bad.any() and reading.on_bad == "error":
             raise TableError("the file changed while it was read")
         places.latlon[is_bad] = np.nan
@@ -369,11 +376,12 @@ def _batches(columns: _Columns, schema: pa.Schema) -> Iterator[PointBatch]:
         ]
         batch = PointBatch(
             pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _no_columns(len(is_bad)),
-            places.latlon,
+            places,
             rows.lines if schema.names == columns.raw.schema.names else None,
-            None if places.samples is None else places,
         )
         yield _without(batch, is_bad) if reading.on_bad == "skip" and is_bad.any() else batch
+    if rows_read != total_rows:
+        raise TableError("the file changed while it was read, or is damaged: columns have different numbers of rows")
 
 
 def _no_columns(rows: int) -> pa.RecordBatch:
@@ -383,14 +391,8 @@ def _no_columns(rows: int) -> pa.RecordBatch:
 
 def _without(batch: PointBatch, is_bad: npt.NDArray[np.bool_]) -> PointBatch:
     """The batch without some rows."""
-    kept = np.flatnonzero(~is_bad)
-    lines = None if batch.lines is None else batch.lines[kept]
-    places = None
-    if batch.places is not None and batch.places.owners is not None and batch.places.samples is not None:
-        number = np.cumsum(~is_bad) - 1
-        of_kept = ~is_bad[batch.places.owners]
-        places = Places(batch.latlon[kept], batch.places.samples[of_kept], number[batch.places.owners[of_kept]])
-    return PointBatch(batch.rows.filter(pa.array(~is_bad)), batch.latlon[kept], lines, places)
+    lines = None if batch.lines is None else batch.lines[~is_bad]
+    return PointBatch(batch.rows.filter(pa.array(~is_bad)), batch.places.only(~is_bad), lines)
 
 
 def _plain(column: pa.Array, name: str) -> pa.Array:
@@ -421,98 +423,3 @@ def _to_numbers(column: pa.Array, form: Form, axis: int) -> Floats:
 def _names_no_number(text: str) -> bool:
     """Whether a text is a number that is not finite."""
     return text.strip().lower().lstrip("+-") in ("nan", "inf", "infinity")
-
-
-class Labelled(NamedTuple):
-    """The rows of a table that have a target."""
-
-    latlon: Floats
-    """Checked degrees, (N, 2)."""
-    target: npt.NDArray[Any]
-    """Codes of `classes` or numbers, (N,)."""
-    kind: Kind
-    classes: tuple[str, ...]
-    """Names in the order of their codes (sorted); empty for numbers."""
-    dropped: int
-    """How many rows had no target or no usable place."""
-
-
-def read_labelled(
-    path: Any,
-    target: str,
-    kind: Kind | None = None,
-    reading: Reading = AS_USUAL,
-    *,
-    blank: Sequence[str] = BLANK,
-) -> Labelled:
-    """Read places and one column; without a kind, a column of numbers is a regression and any other a classification.
-
-    The table is a file or in memory. Rows without a usable place are left out unless `reading` refuses them.
-    """
-    chosen = reading if reading.on_bad == "error" else replace(reading, on_bad="skip")
-    with open_points(path, chosen, keep=[target]) as points:
-        batches, bad, name = list(points.batches), points.bad_rows, points.name
-    places = np.concatenate([batch.latlon for batch in batches])
-    chunks = pa.chunked_array([batch.rows.column(target) for batch in batches]).combine_chunks()
-    column = chunks.chunk(0) if isinstance(chunks, pa.ChunkedArray) else chunks
-    column, known = _blank_to_null(column, blank)
-    if not known.any():
-        raise TableError(f"{name}: column {target!r} is empty in all {len(known)} rows")
-    column, places = column.filter(pa.array(known)), places[known]
-    numbers = _numbers_or_none(column)
-    if numbers is None and kind != "classify" and pa.types.is_string(column.type):
-        with_commas = np.array([read_angle(text, "comma") for text in column.to_pylist()])
-        if np.isfinite(with_commas).all():
-            if reading.coordinates != "comma":
-                what = f"column {target!r} holds {column[0].as_py()!r}"
-                raise TableError(
-                    f"{name}: {what}: add --coordinates comma to read numbers, or --kind classify for names"
-                )
-            numbers = with_commas
-    if kind == "regress" and numbers is None:
-        first = next(value for value in _as_text(column) if not np.isfinite(read_angle(value)))
-        raise TableError(f"{name}: column {target!r} holds {first!r}, not a number; give kind classify (:classify)")
-    if numbers is not None and kind != "classify":
-        if not np.isfinite(numbers).all():
-            raise TableError(f"{name}: column {target!r} holds infinite values")
-        return Labelled(places, numbers, "regress", (), bad + int((~known).sum()))
-    names, codes = np.unique(np.array(_as_text(column), dtype=object), return_inverse=True)
-    return Labelled(places, codes.astype(np.int64), "classify", tuple(names), bad + int((~known).sum()))
-
-
-def column_names(path: str | PathLike[str]) -> list[str]:
-    """The columns of a table."""
-    try:
-        with open_table(str(path)) as raw:
-            return list(raw.schema.names)
-    except TableError as error:
-        raise TableError(f"{path}: {error}") from None
-
-
-def _blank_to_null(column: pa.Array, blank: Sequence[str]) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """The column with text trimmed, and which of its rows hold something."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = pc.utf8_trim_whitespace(column)
-        missing = pc.or_(pc.is_null(column), pc.is_in(column, value_set=pa.array(blank, column.type)))
-    elif pa.types.is_floating(column.type):
-        missing = pc.is_nan(column)
-    else:
-        missing = pc.is_null(column)
-    known = ~pc.fill_null(missing, True).to_numpy(zero_copy_only=False).astype(bool)
-    return column, known
-
-
-def _numbers_or_none(column: pa.Array) -> Floats | None:
-    """The column as float64, or None when any of it is something else."""
-    if pa.types.is_boolean(column.type):
-        return None
-    try:
-        return np.asarray(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
-
-
-def _as_text(column: pa.Array) -> list[str]:
-    return [str(value) for value in column.to_pylist()]

@@ -1,4 +1,4 @@
-"""Batches of a feature store: the pairs of a step follow from the seed and the step alone.
+"""Batches of features, stored or on the device: the pairs of a step follow from the seed and the step alone.
 
 So a resumed run needs no record of what it has read, and no pair is lost or seen twice.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tessearth.errors import ConfigError, DataError
-from tessearth.imagery import FeatureStore
+from tessearth.imagery import DeviceFeatures, FeatureStore
 from tessearth.training.recipe import TrainingRecipe
 
 PLACES_AT_ONCE = 4096
@@ -22,6 +22,8 @@ MAIN_MEMORY = 4 * 2**30
 """On a CPU, features up to this many bytes are read at once; larger ones stay on disk."""
 
 Rows = npt.NDArray[np.int64]
+Features = npt.NDArray[Any] | Tensor
+"""(places, views, width): on disk, or on a device."""
 
 
 class Moments(NamedTuple):
@@ -66,12 +68,14 @@ class BatchOrder:
 class TrainingData:
     """The pairs of a store, on the device or read from disk batch by batch."""
 
-    def __init__(self, store: FeatureStore, training: TrainingRecipe, *, output_dim: int, device: torch.device) -> None:
+    def __init__(
+        self, store: FeatureStore | DeviceFeatures, training: TrainingRecipe, *, output_dim: int, device: torch.device
+    ) -> None:
         """Read the store's components when they are as wide as the embedding, else its features."""
         components = store.components
         fits = components is not None and components.shape[-1] == output_dim
         self.kind = "components" if fits else "features"
-        self.array: npt.NDArray[Any] = components if components is not None and fits else store.features
+        self.array: Features = components if components is not None and fits else store.features
         chosen = np.random.default_rng([training.seed, *b"share"]).permutation(len(store.training))
         self.training = store.training[np.sort(chosen[: round(training.share * len(chosen))])]
         self.validation = store.validation
@@ -79,18 +83,35 @@ class TrainingData:
         dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.latlon = torch.from_numpy(store.latlon).to(device, dtype)
         self.moments = _moments(self.array, self.training, device)
-        _check_finite(self.array, self.validation)
+        _check_finite(self.array, self.validation, device)
         keep, on_gpu = training.keep_features, device.type == "cuda"
         room = SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0] if on_gpu else MAIN_MEMORY
-        resident = keep == "device" or (keep == "auto" and self.array.nbytes <= room)
+        there = isinstance(self.array, Tensor)
+        resident = there or keep == "device" or (keep == "auto" and self.array.nbytes <= room)
         self._resident = _load(self.array, device) if resident else None
         self._reader = None if resident else ThreadPoolExecutor(max_workers=1)
         self._ahead: tuple[bytes, Future[Tensor]] | None = None
+        self._drawn: tuple[DeviceFeatures, int] | None = None
+        if training.places == "endless":
+            assert isinstance(store, DeviceFeatures), "opened without a store"
+            self._drawn = store, 0
 
     @property
     def width(self) -> int:
         """The width of the features (F)."""
         return int(self.array.shape[-1])
+
+    def begin(self, epoch: int) -> None:
+        """Where places are endless, replace the training places by the epoch's own; the first has the recipe's."""
+        if self._drawn is None or self._drawn[1] == epoch:
+            return
+        assert self._resident is not None, "features on a device are resident"
+        features = self._drawn[0]
+        self._drawn = features, epoch
+        rows = torch.from_numpy(self.training).to(self.device)
+        latlon, fresh = features.redraw(len(rows), epoch)
+        self.latlon[rows] = torch.from_numpy(latlon).to(self.latlon)
+        self._resident.view(len(self.latlon), self.views, -1)[rows] = fresh
 
     def fill(self, batch: Batch, rows: Rows, following: Rows | None = None) -> None:
         """Copy the pairs of these rows into the batch; the rows `following` are read from disk meanwhile."""
@@ -113,15 +134,14 @@ class TrainingData:
         return self._first_views(self.training[:: -(-len(self.training) // limit)])
 
     def _first_views(self, rows: Rows) -> Batch:
-        features = torch.from_numpy(np.array(self.array[rows, 0])).to(self.device)
+        features = _take(self.array, rows, self.device)[:, 0].contiguous()
         return Batch(self.latlon[torch.from_numpy(rows).to(self.device)], features)
 
     def empty_batch(self, size: int) -> Batch:
         """Room for one step's pairs."""
-        stored = torch.from_numpy(np.empty(0, self.array.dtype)).dtype
         return Batch(
             torch.zeros(size, 2, dtype=self.latlon.dtype, device=self.device),
-            torch.zeros(size, self.width, dtype=stored, device=self.device),
+            torch.zeros(size, self.width, dtype=_dtype_of(self.array), device=self.device),
         )
 
     def close(self) -> None:
@@ -138,6 +158,7 @@ class TrainingData:
         return found
 
     def _gather(self, rows: Rows) -> Tensor:
+        assert isinstance(self.array, np.ndarray), "features on a device are resident"
         flat = self.array.reshape(-1, self.width)
         order = np.argsort(rows, kind="stable")  # reads the file from front to back
         found = np.empty((len(rows), self.width), self.array.dtype)
@@ -146,44 +167,54 @@ class TrainingData:
         return batch.pin_memory() if self.device.type == "cuda" else batch
 
 
-def _moments(array: npt.NDArray[Any], rows: Rows, device: torch.device) -> Moments:
+def _take(array: Features, rows: Rows, device: torch.device) -> Tensor:
+    """Features of some places, (n, views, width), on the device."""
+    if isinstance(array, Tensor):
+        return array[torch.from_numpy(rows).to(array.device)]
+    return torch.from_numpy(np.array(array[rows])).to(device)
+
+
+def _dtype_of(array: Features) -> torch.dtype:
+    return array.dtype if isinstance(array, Tensor) else torch.from_numpy(np.empty(0, array.dtype)).dtype
+
+
+def _moments(array: Features, rows: Rows, device: torch.device) -> Moments:
     """Mean and total variance over the rows and all views, in float64; refuses numbers that are not finite."""
     if len(rows) == 0:
         raise DataError("the store has no training places; hold out fewer for validation")
-    width = array.shape[-1]
-    shift = torch.from_numpy(array[rows[0], 0].astype(np.float64)).to(device)
+    shift = _take(array, rows[:1], device)[0, 0].double()
     total, squares, count = torch.zeros_like(shift), torch.zeros_like(shift), 0
     for start in range(0, len(rows), PLACES_AT_ONCE):
-        chunk = np.array(array[rows[start : start + PLACES_AT_ONCE]]).reshape(-1, width)
-        values = torch.from_numpy(chunk).to(device).double() - shift
+        chunk = _take(array, rows[start : start + PLACES_AT_ONCE], device).flatten(0, 1)
+        values = chunk.double() - shift
         total += values.sum(0)
         squares += values.square().sum(0)
         count += len(chunk)
     offset = total / count
     moments = Moments((offset + shift).cpu(), (squares / count - offset.square()).clamp_min(0).sum().cpu())
     if not bool(moments.mean.isfinite().all()) or not bool(moments.variance.isfinite()):
-        _check_finite(array, rows)
+        _check_finite(array, rows, device)
     if float(moments.variance) == 0:
         raise DataError("the features of all training places are the same; there is nothing to learn from them")
     return moments
 
 
-def _check_finite(array: npt.NDArray[Any], rows: Rows) -> None:
+def _check_finite(array: Features, rows: Rows, device: torch.device) -> None:
     for start in range(0, len(rows), PLACES_AT_ONCE):
         chosen = rows[start : start + PLACES_AT_ONCE]
-        bad = ~np.isfinite(array[chosen]).all(axis=(1, 2))
-        if bad.any():
-            raise DataError(
-                f"the features of place {chosen[bad.argmax()]} are not finite numbers; make the store again"
-            )
+        bad = ~_take(array, chosen, device).isfinite().flatten(1).all(1)
+        if bool(bad.any()):
+            row = chosen[int(bad.int().argmax())]
+            raise DataError(f"the features of place {row} are not finite numbers; make the store again")
 
 
-def _load(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+def _load(array: Features, device: torch.device) -> Tensor:
     """The whole array as (places x views, width) on the device, copied a chunk at a time."""
+    if isinstance(array, Tensor):
+        return array.flatten(0, 1)
     places, views, width = array.shape
-    stored = torch.from_numpy(np.empty(0, array.dtype)).dtype
     try:
-        whole = torch.empty(places * views, width, dtype=stored, device=device)
+        whole = torch.empty(places * views, width, dtype=_dtype_of(array), device=device)
     except torch.OutOfMemoryError:
         raise ConfigError(
             f"{array.nbytes / 1e9:.1f} GB of features do not fit on {device}; --set training.keep_features=disk"

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.bulk import ARRAYS_ONLY, embed_rows, open_writer, output_format, places_of
+from tessearth.bulk import ARRAYS_ONLY, open_writer, output_format
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, DataError, TableError, WeightsError
 from tessearth.ridge import ridge_path
@@ -365,7 +365,7 @@ def _prediction_schema(tuned: FineTuned, half: float | None) -> pa.Schema:
 def _predicted(batch: PointBatch, schema: pa.Schema, tuned: FineTuned, half: float | None) -> pa.RecordBatch:
     """The new columns of some rows, null where there is no place."""
     known = np.isfinite(batch.latlon).all(axis=1)
-    values = tuned.values_of(embed_rows(tuned.embed, places_of(batch))[known])
+    values = tuned.values_of(batch.places.apply(tuned.embed)[known])
     if tuned.kind == "regress":
         columns = [values] if half is None else [values, values - half, values + half]
     else:

@@ -23,8 +23,8 @@ from tessearth.devices import find_device
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.settings import Kind, check_at_least, from_plain
-from tessearth.sphere import LARGEST_DEGREES, as_latlon, split_places
-from tessearth.storage import Labelled, Reading, is_frame, locked_folder, open_points, read_labelled, write_bytes
+from tessearth.sphere import LARGEST_DEGREES, as_latlon, is_frame, split_places
+from tessearth.storage import Labelled, Reading, locked_folder, open_points, read_labelled, write_bytes
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_
 from tessearth.training.loop import StopRequest
 from tessearth.training.model import check_trainable

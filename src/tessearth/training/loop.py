@@ -1,32 +1,33 @@
 """`pretrain`: from a recipe and a feature store to a run folder; one process, or several started by torchrun."""
 
 import contextlib
-import dataclasses
 import math
 import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from tessearth.devices import find_device
-from tessearth.encoder import Trajectory, measure_token_use
+from tessearth.encoder import SphericalVoronoiEncoder, compact
 from tessearth.errors import ConfigError, DataError
-from tessearth.imagery import FeatureStore, build_store
-from tessearth.training.data import Batch, TrainingData
-from tessearth.training.model import FITTED_PLACES, PretrainingModel, build_start, fit_image_side_
-from tessearth.training.objective import distillation_by_width, is_distributed, total_loss
+from tessearth.imagery import DeviceFeatures, FeatureStore, build_store, compute_features, has_device_form, is_store
+from tessearth.training.data import TrainingData
+from tessearth.training.model import FITTED_PLACES, PretrainingModel, fit_image_side_
+from tessearth.training.objective import is_distributed
 from tessearth.training.recipe import Recipe, first_difference, read_recipe
+from tessearth.training.recording import SiteRecords
 from tessearth.training.run_folder import STORE, Checkpoint, RunFolder
+from tessearth.training.start import build_start
 from tessearth.training.step import Stepper, numerics
+from tessearth.training.validation import evaluate
 
 
 def choose_device(device: str | None) -> torch.device:
@@ -118,7 +119,8 @@ def pretrain(
 ) -> Result:
     """Train an encoder by a recipe and write everything into the folder `out`.
 
-    Without a store the recipe's own is made in RUN/features first and reported to `features_progress`. With `resume` an
+    Without a store the recipe's own is made in RUN/features first and reported to `features_progress`; where a GPU can
+    read all sources, features are made and kept in its memory, and only what was fitted is written. With `resume` an
     interrupted run continues and ends with the same weights as an uninterrupted one (bit for bit on a CPU); recipe
     (None) and store are read from the run. Ctrl-C saves a checkpoint and then raises KeyboardInterrupt. Started by
     torchrun, all processes train together.
@@ -128,6 +130,7 @@ def pretrain(
         recipe = folder.recipe()
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
     store = folder.find_store() if resume and store is None else store
+    found: FeatureStore | DeviceFeatures
     chosen = choose_device(device)
     with process_group(chosen) as rank, numerics(recipe.training.precision, chosen):
         if rank > 0:
@@ -152,7 +155,7 @@ class _Run:
         self,
         recipe: Recipe,
         folder: RunFolder | None,
-        store: FeatureStore,
+        store: FeatureStore | DeviceFeatures,
         device: torch.device,
         progress: Progress | None,
     ) -> None:
@@ -165,11 +168,11 @@ class _Run:
         self.model = model.to(device, self.data.latlon.dtype).train()
         if recipe.start_from is not None:
             fit_image_side_(self.model, self.data.some_training(FITTED_PLACES))
-        self.stepper = Stepper(self.model, self.data, recipe.training)
+        self.stepper = Stepper(self.model, self.data, recipe.training, recipe.sites)
         self.held_out = self.data.held_out(recipe.training.evaluate_places)
         self.best: float | None = None
         self.validation: dict[str, Any] = {}
-        self.trajectory: list[Trajectory] = []
+        self.records = SiteRecords(self.model.encoder if folder else None, growing=self.stepper.growth is not None)
         self.stop = StopRequest()
 
     def train(self) -> Result:
@@ -191,8 +194,9 @@ class _Run:
     def _step(self, step: int) -> None:
         training, done = self.recipe.training, step + 1
         if step % training.record_every == 0:
-            self._record(step)
+            self.records.add(step)
         self.stepper.take(step)
+        self.records.add_births(step, self.stepper.births)
         last, logged = done == self.stepper.steps, done % training.log_every == 0
         stopped = self.stop.agreed(self.device, now=logged)
         saved = last or stopped or done % training.checkpoint_every == 0
@@ -202,7 +206,7 @@ class _Run:
         if evaluated:
             self._evaluate(done)
         if last:
-            self._record(done)
+            self.records.add(done)
         if saved:
             self._save(done)
         if stopped and not last:
@@ -219,20 +223,15 @@ class _Run:
             if checkpoint is not None:
                 self.stepper.restore_(checkpoint.state)
                 self.best, start = checkpoint.best, checkpoint.step
-                self.trajectory = self.folder.load_trajectory(start)
+                self.records.parts = self.folder.load_trajectory(start)
             self.folder.forget_after(start)
         if self.stepper.world > 1:  # all processes begin at the first one's step, with its weights
             number = torch.tensor(start, device=self.device)
             for tensor in (number, *self.stepper.state().values()):
                 dist.broadcast(tensor, 0)
+            self.stepper.rebuild_lists_()
             start = int(number)
         return start
-
-    def _record(self, step: int) -> None:
-        sites = self.model.encoder.sites() if self.folder is not None else None
-        if sites is not None:
-            positions, sharpness = (part.detach().float().cpu().numpy()[None] for part in sites)
-            self.trajectory.append(Trajectory(np.array([step]), positions, sharpness))
 
     def _log(self, step: int) -> None:
         """Log the mean terms of the steps since the last line; refuses terms that are not finite."""
@@ -248,7 +247,8 @@ class _Run:
             epoch = (step + 1) / self.stepper.per_epoch
             rates = self.stepper.rates(step)
             values = {"epoch": epoch, "training": terms, "learning_rate": rates, "steps_per_second": speed}
-            self.folder.log(step + 1, values)
+            sites = self.stepper.sites_report()
+            self.folder.log(step + 1, values | ({"sites": sites} if sites else {}))
 
     def _evaluate(self, done: int) -> None:
         if self.folder is None:
@@ -259,15 +259,22 @@ class _Run:
         loss = self.validation.get("total", math.inf)
         if self.best is None or loss < self.best or self.held_out is None:
             self.best = loss if math.isfinite(loss) else None
-            self.model.encoder.save(self.folder.weights("best"), provenance=self._provenance(done))
+            self._save_weights("best", done)
 
     def _save(self, done: int) -> None:
         """Write the checkpoint last: other files may be ahead of it, so a kill in between loses nothing."""
         if self.folder is not None:
-            self.model.encoder.save(self.folder.weights("last"), provenance=self._provenance(done))
-            if self.trajectory:
-                self.folder.save_trajectory(self.trajectory)
+            self._save_weights("last", done)
+            if self.records.parts:
+                self.folder.save_trajectory(self.records.parts)
             self.folder.save_checkpoint(Checkpoint(done, self.stepper.state(), self.best))
+
+    def _save_weights(self, name: str, done: int) -> None:
+        """Write the encoder, without the slots in which there is no site."""
+        assert self.folder is not None, "only the first process writes"
+        encoder = self.model.encoder
+        kept = compact(encoder) if isinstance(encoder, SphericalVoronoiEncoder) else encoder
+        kept.save(self.folder.weights(name), provenance=self._provenance(done))
 
     def _provenance(self, done: int) -> dict[str, Any]:
         told = {key: table for key, table in self.recipe.to_dict().items() if key in ("objective", "sites", "training")}
@@ -283,65 +290,23 @@ class _Run:
         }
 
 
-@torch.no_grad()
-def evaluate(model: PretrainingModel, batch: Batch) -> dict[str, Any]:
-    """The objective, retrieval and use of tokens on held-out places, without dropout or jitter."""
-    model.eval()
-    try:
-        sides = model.sides(*batch)
-    finally:
-        model.train()
-    alone = dataclasses.replace(model.objective, negatives="local")  # the other processes do not take part
-    terms = total_loss(sides, alone)
-    results: dict[str, Any] = {name: float(value) for name, value in terms._asdict().items()}
-    results |= retrieval(sides.location, sides.image)
-    if model.objective.prefixes:
-        widths = ("whole", *map(str, model.objective.prefixes))
-        results["distillation_by_width"] = dict(zip(widths, map(float, distillation_by_width(sides)), strict=True))
-    if sides.location_attention is not None:
-        use = measure_token_use(sides.location_attention)
-        results["tokens"] = {
-            "entropy": use.entropy_share,
-            "effective_tokens": use.effective_at_mean,
-            "share_above_uniform": use.above_uniform / len(use.mean),
-        }
-    return results
-
-
-TOP = (1, 5, 10)
-ROWS_AT_ONCE = 1024
-
-
-@torch.no_grad()
-def retrieval(location: Tensor, image: Tensor) -> dict[str, float]:
-    """The shares of images whose place, and of places whose image, is among the nearest 1, 5, 10; unit rows (N, D)."""
-    ranks = {"image_to_place": _ranks(image, location), "place_to_image": _ranks(location, image)}
-    return {f"{name}_top{k}": float((rank < k).double().mean()) for name, rank in ranks.items() for k in TOP}
-
-
-def _ranks(queries: Tensor, answers: Tensor) -> Tensor:
-    """How many other answers are at least as similar to each query as its own, (N,).
-
-    A tie counts: an encoder that gives every place the same embedding finds nothing.
-    """
-    ranks = []
-    for first in range(0, len(queries), ROWS_AT_ONCE):
-        similarity = queries[first : first + ROWS_AT_ONCE] @ answers.T
-        ranks.append((similarity >= similarity.diagonal(first)[:, None]).sum(-1) - 1)
-    return torch.cat(ranks)
-
-
 def _open_store(
     recipe: Recipe,
     own: Path,
     store: str | Path | FeatureStore | None,
     device: torch.device,
     progress: FeaturesProgress | None,
-) -> FeatureStore:
-    """The given store, checked against the recipe, else the run's own, which is made."""
+) -> FeatureStore | DeviceFeatures:
+    """The given store, checked against the recipe, else the run's own, which is made, or features on a GPU."""
+    if recipe.training.places == "endless":
+        if recipe.features is None or store is not None or is_distributed():
+            raise ConfigError("endless places are trained on by one process, without a store; leave out --store")
+        return compute_features(recipe.features, device=device, folder=own, progress=progress)
     if store is None:
         if recipe.features is None:
             raise ConfigError("the recipe has no [features] table, so give it a store: --store STORE")
+        if not is_store(own) and _needs_no_store(recipe, device):
+            return compute_features(recipe.features, device=device, folder=own, progress=progress)
         return build_store(recipe.features, own, device=device, progress=progress)
     # Verified whatever its size: a run takes hours, and damaged features would spoil all of it.
     opened = store if isinstance(store, FeatureStore) else FeatureStore(store, verify=True)
@@ -353,3 +318,16 @@ def _open_store(
             f"features`, or take this one as it is with --set features=none"
         )
     return opened
+
+
+def _needs_no_store(recipe: Recipe, device: torch.device) -> bool:
+    """Whether features are made and kept on a GPU; where they could not be, a warning says why."""
+    features, width = recipe.features, recipe.encoder.output_dim if recipe.baseline is None else None
+    if features is None or device.type != "cuda":
+        return False
+    reason = "not all sources have a form on a GPU" if not has_device_form(features) else ""
+    reason = "several processes train on it" if is_distributed() else reason
+    reason = reason if features.pca in (0, width) else "features.pca is neither 0 nor the embedding's width"
+    if reason:
+        warnings.warn(f"features are first written to a store in the run: {reason}", stacklevel=2)
+    return not reason

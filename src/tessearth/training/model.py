@@ -1,7 +1,5 @@
 """Everything that is trained together: the encoder, the image head, the logit scale and the distillation's decoders.
 
-A run begins with an encoder of random or given weights, ours or a published one (`build_start`).
-
 The image side. A store holds frozen features of width F; the objective needs unit vectors of the encoder's width D.
 Features are centred and divided by one number, so that their mean square is 1 and their spectrum unchanged (whitening
 hurts). Then v = unit(W x + b) with a linear head where F != D; where F == D, as when the store keeps D principal
@@ -9,29 +7,18 @@ components, v = unit(x) and only the tokens' attention to images is learned on t
 """
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.embedding import Embedder
-from tessearth.encoder import (
-    EMBEDDING_SPREAD,
-    LocationEncoder,
-    ResidualBlock,
-    SiteStart,
-    SphericalVoronoiEncoder,
-    reset_linear,
-    start_sites,
-)
+from tessearth.encoder import LocationEncoder, reset_linear
 from tessearth.errors import ConfigError
 from tessearth.ridge import ridge_path
-from tessearth.sphere import latlon_to_xyz, sample_land
 from tessearth.training.data import Batch, Moments
 from tessearth.training.objective import TOKEN_TERMS, ObjectiveConfig, Sides, Terms, total_loss
-from tessearth.training.recipe import ENCODERS, Recipe, SitesRecipe, TrainingRecipe, describe_encoder
-from tessearth.zoo import SphericalHarmonics, build_baseline, load_base
+from tessearth.training.recipe import TrainingRecipe
+from tessearth.zoo import SphericalHarmonics
 
 
 class PositionWaves(nn.Module):
@@ -125,6 +112,13 @@ class PretrainingModel(nn.Module):
             variance=feature.new_full((), feature.shape[-1]),
         )
 
+    def residual(self, sides: Sides) -> Tensor:
+        """The squared error of the decoder on the image feature of each pair, as a share of its variance, (N,)."""
+        assert sides.decoded is not None, "a residual needs a decoder"
+        assert sides.feature is not None, "and its target"
+        width = len(self.feature_mean)
+        return (sides.decoded - sides.feature)[:, :width].square().sum(-1) / width
+
     def distilled(self, latlon: Tensor, feature: Tensor) -> Tensor:
         """The decoders' target: scaled image features (N, F), then the place's waves where they count."""
         return feature if self.waves is None else torch.cat((feature, self.waves(latlon).to(feature.dtype)), dim=-1)
@@ -182,141 +176,6 @@ def _wants_head(training: TrainingRecipe, width: int, output: int) -> bool:
             f"training.image_head is 'none', but features are {width} wide and the encoder's output is {output}"
         )
     return training.image_head == "linear" or width != output
-
-
-def build_start(recipe: Recipe, generator: torch.Generator) -> LocationEncoder:
-    """The encoder before its first step, in training mode."""
-    if recipe.start_from is not None:
-        encoder = load_base(recipe.start_from)
-        found, wanted = describe_encoder(encoder), recipe.to_dict()
-        if any(found.get(name) != wanted.get(name) for name in ENCODERS):
-            raise ConfigError(
-                f"start_from: {recipe.start_from} is an encoder of other sizes than the recipe's; "
-                f"take its own with --set encoder=none, or leave [encoder] out"
-            )
-        return encoder.train()
-    if recipe.baseline is not None:
-        return build_baseline(recipe.baseline.name, recipe.baseline.settings, seed=recipe.training.seed).train()
-    return build_encoder(recipe, generator)
-
-
-ROWS_AT_ONCE = 8192
-
-
-def build_encoder(recipe: Recipe, generator: torch.Generator) -> SphericalVoronoiEncoder:
-    """An encoder with random weights, in training mode."""
-    positions: SiteStart | list[Tensor]
-    if recipe.sites.start == "clusters":
-        counts = [tessellation.num_sites for tessellation in recipe.encoder.tessellations]
-        positions = cluster_sites(recipe.sites, counts, recipe.training.seed)
-    else:
-        positions = recipe.sites.start
-    encoder = SphericalVoronoiEncoder(recipe.encoder, sites=positions, generator=generator)
-    if recipe.sites.spread != EMBEDDING_SPREAD:
-        for voronoi in encoder.voronois():
-            voronoi.embeddings.data *= recipe.sites.spread / EMBEDDING_SPREAD
-    if recipe.sites.centred:
-        centre_(encoder)
-    return encoder
-
-
-def cluster_sites(recipe: SitesRecipe, counts: list[int], seed: int) -> list[Tensor]:
-    """Site positions from clusters of another encoder's embeddings, (K, 3) for every count of sites.
-
-    Places drawn over land are embedded and clustered by k-means; a site is the mean of its cluster's places, projected
-    to the sphere. A cluster whose places surround the globe evenly has no mean: its first place is the site.
-    """
-    assert recipe.model is not None, "a recipe of clusters names the encoder"
-    if max(counts) > recipe.places:
-        raise ConfigError(f"sites.places is {recipe.places}, fewer than the {max(counts)} sites to be found among them")
-    latlon = sample_land(recipe.places, seed, purpose="clusters")
-    embeddings = torch.from_numpy(Embedder(recipe.model).embed(latlon)).float()
-    xyz = latlon_to_xyz(torch.from_numpy(latlon))
-    return [_means_on_sphere(xyz, k_means(embeddings, count, recipe.rounds, seed), count) for count in counts]
-
-
-def k_means(points: Tensor, clusters: int, rounds: int, seed: int) -> Tensor:
-    """The cluster of each point, (N, D) -> (N,), by Lloyd's rounds from randomly chosen points.
-
-    An empty cluster gets the point farthest from its centre, so that all stay in use. (Scikit-learn's k-means gives
-    other clusters, and the weights of a recipe must not change.)
-    """
-    generator = torch.Generator().manual_seed(seed)
-    centres = points[torch.randperm(len(points), generator=generator)[:clusters]].clone()
-    for last in reversed(range(rounds)):
-        distance, nearest = _nearest(points, centres)
-        empty = torch.bincount(nearest, minlength=clusters) == 0
-        farthest = distance.topk(int(empty.sum())).indices
-        nearest[farthest] = empty.nonzero().flatten()
-        if not last:
-            break
-        counts = torch.bincount(nearest, minlength=clusters).clamp_min(1)
-        centres = torch.zeros_like(centres).index_add_(0, nearest, points) / counts[:, None]
-    return nearest
-
-
-def _nearest(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    squares = centres.square().sum(-1)
-    found = [(squares - 2 * rows @ centres.T).min(-1) for rows in torch.split(points, ROWS_AT_ONCE)]
-    distance = torch.cat([part.values for part in found]) + points.square().sum(-1)
-    return distance, torch.cat([part.indices for part in found])
-
-
-def _means_on_sphere(xyz: Tensor, cluster: Tensor, count: int) -> Tensor:
-    sums = torch.zeros(count, 3, dtype=xyz.dtype).index_add_(0, cluster, xyz)
-    length = sums.norm(dim=-1, keepdim=True)
-    first = torch.full((count,), len(xyz), dtype=torch.long)
-    first.scatter_reduce_(0, cluster, torch.arange(len(xyz)), "amin")
-    return torch.where(length > 1e-6, sums / length.clamp_min(1e-6), xyz[first.clamp_max(len(xyz) - 1)])
-
-
-CENTRING_PLACES = 8192
-"""The number of places, spread evenly over the sphere, whose mean is subtracted."""
-ROUNDS = 8
-"""Shifted site embeddings change the tokens' mixtures, so the mean is subtracted again, this many times in all."""
-
-
-@torch.no_grad()
-def centre_(encoder: SphericalVoronoiEncoder, places: int = CENTRING_PLACES) -> None:
-    """Shift biases so that the blend and every ReLU of the head have mean 0 over the sphere.
-
-    Each layer is shifted as soon as its output is known and passes on the shifted output, so one pass is enough.
-    """
-    blocks = [block for block in encoder.head.blocks if isinstance(block, ResidualBlock)]
-    layers = [encoder.head.entry, *(layer for block in blocks for layer in (block.first, block.second))]
-    hooks = [layer.register_forward_hook(_shift_output) for layer in layers]
-    hooks.append(encoder.norm.register_forward_pre_hook(lambda _, inputs: (_shift_blend(encoder, inputs[0]),)))
-    training = encoder.training
-    spread_over_earth = start_sites("full", places)
-    try:
-        for _ in range(1 if isinstance(encoder.projection, nn.Linear) else ROUNDS):
-            encoder.eval().embed_xyz(spread_over_earth)
-    finally:
-        encoder.train(training)
-        for hook in hooks:
-            hook.remove()
-
-
-def _shift_output(layer: nn.Module, _: Any, output: Tensor) -> Tensor:
-    mean = output.mean(dim=0)
-    assert isinstance(layer.bias, Tensor)
-    layer.bias.sub_(mean)
-    return output - mean
-
-
-def _shift_blend(encoder: SphericalVoronoiEncoder, blend: Tensor) -> Tensor:
-    """Through the projection's bias, or, where mixtures are as wide as the blend, through every site's embedding."""
-    share = 1 - encoder.config.token_gate if encoder.tokens is not None else 1.0
-    if share == 0:
-        return blend  # the sites take no part
-    mean = blend.mean(dim=0)
-    if isinstance(encoder.projection, nn.Linear):
-        encoder.projection.bias.sub_(mean / share)
-        return blend - mean
-    widths = [voronoi.embeddings.shape[1] for voronoi in encoder.voronois()]
-    for voronoi, part in zip(encoder.voronois(), torch.split(mean, widths), strict=True):
-        voronoi.embeddings.sub_(part / share)  # a place's weights sum to 1
-    return blend - mean
 
 
 FITTED_PLACES = 16_384

@@ -6,7 +6,6 @@ in the band's metadata and, for QGIS and GDAL, in a file .aux.xml next to the ma
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +13,25 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tessearth.errors import ConfigError, OutputError, first_line
 from tessearth.packages import require
 from tessearth.sphere import GLOBE, WINDOW_SIDE, RasterGrid, build_grid, check_box, find_region
-from tessearth.storage import check_free, write_bytes
+from tessearth.storage import (
+    ArrayFile,
+    Job,
+    Place,
+    check_free,
+    checksum,
+    keeping_what_is_finished,
+    open_job,
+    write_bytes,
+)
 from tessearth.training.finetuned import COVERAGE, HIGH, LOW, PREDICTION, PROBABILITY, FineTuned
 from tessearth.version import __version__
 
+FINISHED = "finished windows are kept; the same command goes on"
 MAP_SUFFIXES = (".tif", ".tiff")
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
@@ -51,7 +61,8 @@ def predict_map(
     """Write a map of predictions in cells of `resolution` degrees.
 
     It covers `bbox` (west, south, east, north), a `region` by name, or the world. Cells outside the region's outline
-    hold no value, which is NaN in every band; nor do, with `land`, cells off land (or south of 60 S).
+    hold no value, which is NaN in every band; nor do, with `land`, cells off land (or south of 60 S). Unfinished work
+    lies in a folder `out`.part; the same call resumes it and gives the same bytes.
     """
     path = Path(out)
     if path.suffix.lower() not in MAP_SUFFIXES:
@@ -61,20 +72,58 @@ def predict_map(
     grid = _lay_out(bbox, region, resolution, land)
     half = tuned.half_width_or_none(coverage)
     names = _band_names(tuned, half)
-    with _appearing(path) as temporary, _errors_named(rasterio, path):
-        with rasterio.open(temporary, "w", **_profile(rasterio, grid, len(names))) as file:
-            _describe(file, tuned, names, coverage if half is not None else None)
-            for number in range(grid.num_windows):
-                rows, columns = grid.window_slices(number)
-                shape = (len(names), rows.stop - rows.start, columns.stop - columns.start)
-                file.write(_window(tuned, grid, number, half).reshape(shape), window=(_span(rows), _span(columns)))
-                progress(number + 1, grid.num_windows)
-        factors = [2**i for i in range(1, 9) if max(grid.rows, grid.columns) > WINDOW_SIDE * 2 ** (i - 1)]
-        with rasterio.open(temporary, "r+") as file:
-            kinds = rasterio.enums.Resampling
-            file.build_overviews(factors, kinds.nearest if tuned.classes else kinds.average)
-    _write_names(path, tuned.classes)
+    if not path.absolute().parent.is_dir():
+        raise OutputError(f"cannot write {path}: there is no folder {path.parent}")
+    folder = path.with_name(f"{path.name}.part")
+    with open_job(folder, busy=OutputError(f"another process is making {path}; wait for it")) as job:
+        job.begin(_plan(tuned, grid, half))
+        job.chunks = _windows_file(folder / "windows.f4", grid, len(names))
+        for number in job.missing(grid.num_windows):
+            job.put(number, _window(tuned, grid, number, half))
+            progress(len(job.entries), grid.num_windows)
+        about = coverage if half is not None else None
+        with _appearing(path, folder) as temporary, _errors_named(rasterio, path):
+            with rasterio.open(temporary, "w", **_profile(rasterio, grid, len(names))) as file:
+                _describe(file, tuned, names, about)
+                _write_windows(file, grid, job)
+            _add_overviews(rasterio, temporary, grid, nearest=bool(tuned.classes))
+        _write_names(path, tuned.classes)
+        job.remove()
     return Drawn(grid.rows, grid.columns, names)
+
+
+def _write_windows(file: Any, grid: RasterGrid, job: Job) -> None:
+    for number in range(grid.num_windows):
+        rows, columns = grid.window_slices(number)
+        bands = job.get(number).reshape(-1, rows.stop - rows.start, columns.stop - columns.start)
+        file.write(bands, window=((rows.start, rows.stop), (columns.start, columns.stop)))
+
+
+def _add_overviews(rasterio: Any, path: str, grid: RasterGrid, *, nearest: bool) -> None:
+    """Coarser copies of the map inside of it, for viewers that are far away."""
+    factors = [2**i for i in range(1, 9) if max(grid.rows, grid.columns) > WINDOW_SIDE * 2 ** (i - 1)]
+    with rasterio.open(path, "r+") as file:
+        kinds = rasterio.enums.Resampling
+        file.build_overviews(factors, kinds.nearest if nearest else kinds.average)
+
+
+def _plan(tuned: FineTuned, grid: RasterGrid, half: float | None) -> dict[str, Any]:
+    """Everything that decides the numbers."""
+    tensors = [*tuned.encoder.state_dict().values(), *tuned.head.state_dict().values()]
+    content = b"".join(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors)
+    region = grid.region.name if grid.region else None
+    sides = [grid.west, grid.north, grid.rows, grid.columns, grid.resolution]
+    return {"model": checksum(content), "half": half, "grid": sides, "land": grid.land, "region": region}
+
+
+def _windows_file(path: Path, grid: RasterGrid, bands: int) -> ArrayFile:
+    """Where the bands of every window lie until all are there."""
+    slices = [grid.window_slices(number) for number in range(grid.num_windows)]
+    cells = [(rows.stop - rows.start) * (columns.stop - columns.start) for rows, columns in slices]
+    starts = 4 * bands * np.cumsum([0, *cells])
+    with keeping_what_is_finished(path.parent), open(path, "ab") as file:
+        file.truncate(int(starts[-1]))
+    return ArrayFile(path, "<f4", lambda number: Place(int(starts[number]), (bands, cells[number])))
 
 
 def _lay_out(bbox: Sequence[float] | None, region: str | None, resolution: float, land: bool) -> RasterGrid:
@@ -146,19 +195,12 @@ def _write_names(path: Path, classes: Sequence[str]) -> None:
     write_bytes(beside, f"<PAMDataset>{band}</PAMDataset>\n".encode())
 
 
-def _span(cells: slice) -> tuple[int, int]:
-    return cells.start, cells.stop
-
-
 @contextlib.contextmanager
-def _appearing(path: Path) -> Iterator[str]:
-    """The name of a temporary file in the same folder, which gets its own name only when the block ends well."""
-    if not path.parent.is_dir():
-        raise OutputError(f"cannot write {path}: there is no folder {path.parent}")
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        temporary = os.path.join(folder, path.name)
-        yield temporary
-        os.replace(temporary, path)
+def _appearing(path: Path, folder: Path) -> Iterator[str]:
+    """The name of a temporary file in a folder, which gets its own name only when the block ends well."""
+    temporary = os.path.join(folder, path.name)
+    yield temporary
+    os.replace(temporary, path)
 
 
 @contextlib.contextmanager
@@ -167,4 +209,4 @@ def _errors_named(rasterio: Any, path: Path) -> Iterator[None]:
     try:
         yield
     except (rasterio.errors.RasterioError, OSError) as error:
-        raise OutputError(f"cannot write {path}: {first_line(error)}; no partial file was left") from error
+        raise OutputError(f"cannot write {path}: {first_line(error)}; {FINISHED}") from error

@@ -7,50 +7,19 @@ A recipe may begin from another one, `base = "paper"`: tables are laid over the 
 
 import dataclasses
 import json
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tessearth.encoder import EMBEDDING_SPREAD, EncoderConfig, LocationEncoder
+from tessearth.encoder import EncoderConfig, LocationEncoder
 from tessearth.errors import ConfigError
 from tessearth.imagery import FeatureRecipe, lay_over, read_layers
 from tessearth.settings import check_at_least, from_plain, read_value
 from tessearth.training.objective import ObjectiveConfig
+from tessearth.training.sites_recipe import SitesRecipe, check_sites
 from tessearth.zoo import BASELINES
 
 Precision = Literal["float32", "tf32", "bf16", "float64"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SitesRecipe:
-    """Where the sites start, and their embeddings then."""
-
-    start: Literal["land", "full", "clusters"] = "land"
-    """The Fibonacci lattice on land, the whole lattice, or the clusters of another encoder's embeddings."""
-
-    model: str | None = None
-    """For clusters: the other encoder, by name, path or hub id."""
-
-    places: int = 100_000
-    """For clusters: the number of places over land that are embedded and clustered."""
-
-    rounds: int = 20
-    """For clusters: the rounds of k-means."""
-
-    spread: float = EMBEDDING_SPREAD
-    """The standard deviation of the site embeddings; mixing dozens of broad sites averages most of it out."""
-
-    centred: bool = False
-    """Whether the mean over all places is subtracted in the blend and in the head before the first step; at the
-    paper's start a quarter to a half of the head's units are off at every place."""
-
-    def __post_init__(self) -> None:
-        if self.start == "clusters" and self.model is None:
-            raise ConfigError("sites.start is 'clusters'; name the encoder: sites.model = NAME or PATH")
-        check_at_least(self, 1, "places", "rounds", where="sites.")
-        if not 0 < self.spread < math.inf:
-            raise ConfigError(f"sites.spread is {self.spread}; it must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +92,9 @@ class TrainingRecipe:
     share: float = 1.0
     """The share of the training places in use, chosen by the seed."""
 
+    places: Literal["fixed", "endless"] = "fixed"
+    """Whether every epoch has the same training places, or draws others; "endless" makes features without a store."""
+
     groups: GroupsRecipe = GroupsRecipe()
 
     warmup_epochs: float = 5.0
@@ -194,7 +166,7 @@ class Recipe:
     """The store to train on; None takes any store."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    sites: SitesRecipe = SitesRecipe()
+    sites: SitesRecipe = field(default_factory=SitesRecipe)
 
     baseline: BaselineRecipe | None = None
     """A published encoder to train instead of the one above."""
@@ -210,6 +182,25 @@ class Recipe:
         for name, default in (("encoder", EncoderConfig()), ("sites", SitesRecipe())):
             if self.baseline is not None and getattr(self, name) != default:
                 raise ConfigError(f"the recipe has both a [baseline] and [{name}], which is ours alone; leave one out")
+        if self.baseline is None:
+            check_sites(self.sites, self.encoder, from_weights=self.start_from is not None)
+        if self.sites.growth is not None:
+            self._check_growth()
+        places = self.features.places if self.features else None
+        if self.training.places == "endless" and (places is None or places.table or places.where == "source"):
+            raise ConfigError(
+                "endless places are drawn by [features.places] from land, the sphere, a box or a region, "
+                "not from a store, a table or a source; set training.places = 'fixed', or features.places.where"
+            )
+
+    def _check_growth(self) -> None:
+        """Refuse growth without what it goes by."""
+        if self.training.groups.sites.learning_rate == 0:
+            raise ConfigError("sites.growth moves sites, and training.groups.sites.learning_rate is 0: leave one out")
+        if self.objective.distillation == 0:
+            raise ConfigError(
+                "sites.growth goes by the residual of the distillation; set objective.distillation above 0"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values as JSON gives them back, without the tables of the encoder that is not trained."""
@@ -235,9 +226,18 @@ def read_recipe(name_or_path: str, changes: Sequence[str] = ()) -> Recipe:
     for change in changes:
         _apply(values, change)
     try:
+        _check_levels(values)
         return from_plain(Recipe, _with_sizes(values, own, changes))
     except ConfigError as error:
         raise ConfigError(f"{name_or_path}: {error}") from None
+
+
+def _check_levels(values: Mapping[str, Any]) -> None:
+    """Refuse several tessellations of which none says its sharpness: they would all be the same level."""
+    encoder = values.get("encoder")
+    levels = encoder.get("tessellations") if isinstance(encoder, Mapping) else None
+    if isinstance(levels, list) and len(levels) > 1 and not any("sharpness" in level for level in levels):
+        raise ConfigError(f'{len(levels)} tessellations, and none says its sharpness: give each a number or "spacing"')
 
 
 def to_toml(values: Mapping[str, Any]) -> str:

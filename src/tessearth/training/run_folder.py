@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessearth.encoder import TRAJECTORIES, Trajectory, read_trajectory
+from tessearth.encoder import TRAJECTORIES, Trajectory, read_slots
 from tessearth.errors import ConfigError, DataError, OutputError, WeightsError
 from tessearth.storage import (
     atomic_write,
@@ -136,20 +136,24 @@ class RunFolder:
 
     def save_trajectory(self, records: Sequence[Trajectory]) -> None:
         """Replace the sites' trajectory by these parts of it."""
-        whole = Trajectory(*map(np.concatenate, zip(*records, strict=True)))
+        parts = zip(Trajectory._fields, zip(*records, strict=True), strict=True)
+        whole = {name: np.concatenate(found) for name, found in parts if found[0] is not None}
         with atomic_write(self.path / TRAJECTORIES) as file:
-            np.savez(file, **whole._asdict())
+            np.savez(file, **whole)  # type: ignore[arg-type]
 
     def load_trajectory(self, step: int) -> list[Trajectory]:
         """The trajectory before a step; later records will be made again."""
         if not (self.path / TRAJECTORIES).is_file():
             return []
         try:
-            found = read_trajectory(self.path / TRAJECTORIES)
+            found = read_slots(self.path / TRAJECTORIES)
         except DataError as error:
             raise DataError(f"{error}; remove it to continue without it") from None
         kept = found.steps < step
-        return [Trajectory(found.steps[kept], found.positions[kept], found.sharpness[kept])]
+        before = Trajectory(found.steps[kept], found.positions[kept], found.sharpness[kept])
+        if found.alive is None or found.births is None:
+            return [before]
+        return [before._replace(alive=found.alive[kept], births=found.births[found.births[:, 0] < step])]
 
     def forget_after(self, step: int) -> None:
         """Drop the log's lines about steps after this one, and a line cut short by a kill."""

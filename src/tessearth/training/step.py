@@ -16,10 +16,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tessearth.errors import ConfigError, DataError
+from tessearth.sphere import latlon_to_xyz
 from tessearth.training.data import BatchOrder, Rows, TrainingData
+from tessearth.training.growth import Births, Growth
+from tessearth.training.levels import Levels
 from tessearth.training.model import PretrainingModel
 from tessearth.training.objective import TERMS, is_distributed
 from tessearth.training.recipe import GroupRecipe, GroupsRecipe, Precision, TrainingRecipe
+from tessearth.training.sites_recipe import SitesRecipe
 
 
 def count_steps(training: TrainingRecipe, places: int) -> tuple[int, int, int]:
@@ -123,7 +127,9 @@ WARM_UPS = 3
 class Stepper:
     """Takes the steps of a run; step n does the same whether it follows step n - 1 or a restart."""
 
-    def __init__(self, model: PretrainingModel, data: TrainingData, training: TrainingRecipe) -> None:
+    def __init__(
+        self, model: PretrainingModel, data: TrainingData, training: TrainingRecipe, sites: SitesRecipe | None = None
+    ) -> None:
         self.model, self.data, self.training = model, data, training
         self.per_epoch, self.steps, self._warmup = count_steps(training, len(data.training))
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
@@ -133,6 +139,11 @@ class Stepper:
         self.batch = data.empty_batch(training.batch_size // self.world)
         self._rates_now = torch.zeros(len(GROUPS), device=data.device)
         self.optimiser = build_optimiser(model, training.groups, self._rates_now)
+        sites = sites or SitesRecipe()
+        self.levels = Levels(model.encoder, sites, moving=training.groups.sites.learning_rate > 0)
+        self.growth = Growth(self.levels, sites.growth, self.steps, self.optimiser) if sites.growth else None
+        self.births: list[Births] = []
+        """What the last step began with."""
         self._sums = torch.zeros(len(NAMES), device=data.device, dtype=model.logit_scale.dtype)
         self._not_finite = torch.zeros_like(self._sums)  # the report of the first step with a number that is not finite
         self._rates: Tensor | None = None
@@ -142,11 +153,15 @@ class Stepper:
         self._counted = 0
         # Messages between processes stay out of graphs: one that captures while another replays would hang both.
         compiled = training.compiled and data.device.type == "cuda" and self.world == 1
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._terms = torch.compile(model, dynamic=False) if compiled else model
-        self._graph = self._capture() if compiled else None
+        if compiled:
+            self._graph = self._capture()
 
     def take(self, step: int) -> None:
         """Step number `step`, counted from 0."""
+        self._change_sites(step)
+        self.data.begin(step // self.per_epoch)
         rows, following = self._rows(step), self._rows(step + 1) if step + 1 < self.steps else None
         self.data.fill(self.batch, rows, following)
         if self._rates is not None:
@@ -165,6 +180,8 @@ class Stepper:
         else:
             self._work()
         self._counted += 1
+        if self.growth is not None and self.growth.wants(step):
+            self._add_up_residual(self.growth)
 
     def reported(self) -> dict[str, float]:
         """The mean report of the steps since the last call; waits for the device."""
@@ -186,9 +203,15 @@ class Stepper:
         final = self.training.final_learning_rate
         return {name: learning_rate(peaks[name], final, step, self._warmup, self.steps) for name in GROUPS}
 
+    def sites_report(self) -> dict[str, dict[str, float]]:
+        """What the log says of every spaced tessellation, by its number."""
+        grown = self.growth.report() if self.growth is not None else {}
+        return {i: values | grown.get(i, {}) for i, values in self.levels.report().items()}
+
     def state(self) -> dict[str, Tensor]:
         """The live tensors that a step changes, by name."""
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict(keep_vars=True).items()}
+        tensors = self.levels.state() | (self.growth.state() if self.growth is not None else {})
+        tensors |= {f"model.{name}": tensor for name, tensor in self.model.state_dict(keep_vars=True).items()}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimiser.state.get(parameter, {}).items():
                 tensors[f"optimiser.{name}.{key}"] = value
@@ -199,11 +222,36 @@ class Stepper:
         """Copy a state into the live tensors, which a captured graph keeps reading."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
+        self.rebuild_lists_()
+
+    def rebuild_lists_(self) -> None:
+        """Make the lists of near sites that belong to the live tensors."""
+        self._recapture_if(self.levels.rebuild_())
+
+    def _recapture_if(self, moved: bool) -> None:
+        """Capture the step anew when what it reads has moved to another memory."""
+        if moved and self._graph is not None:
+            self._graph = self._capture()
 
     def _rows(self, step: int) -> Rows:
         """The share of a step's pairs that this process takes."""
         size = self.training.batch_size // self.world
         return self.order(step)[self.rank * size : (self.rank + 1) * size]
+
+    def _change_sites(self, step: int) -> None:
+        """Births, deaths and new measurements that are due before a step; between them steps follow what lies ready."""
+        self.births = self.growth.change_(step) if self.growth is not None else []
+        if self.levels.is_due(step):
+            every = self.growth.recipe.every if self.growth is not None else 1
+            self._recapture_if(self.levels.refresh_(drifting=every - step % every))
+
+    @torch.no_grad()
+    def _add_up_residual(self, growth: Growth) -> None:
+        """Give the sites their share in the residual of the batch, without jitter and dropout."""
+        self.model.eval()
+        residual = self.model.residual(self.model.sides(*self.batch))
+        growth.accumulate_(latlon_to_xyz(self.batch.latlon), residual)
+        self.model.train()
 
     def _work(self) -> None:
         """Loss, gradients, one step of the optimiser, constraints: all on the device."""
@@ -216,8 +264,11 @@ class Stepper:
         if self.world > 1:
             self._average_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm or float("inf"))
+        before = self.levels.positions()
         self.optimiser.step()
+        self.levels.follow_(before)
         self.model.constrain_()
+        self.levels.hold_()
         values = torch.stack([*(term.detach() for term in terms), norm.detach()])
         self._sums += values
         self._not_finite.copy_(torch.where(self._not_finite.isfinite().all(), values, self._not_finite))
@@ -234,6 +285,7 @@ class Stepper:
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Capture the step as a graph; the steps of the warm-up are undone."""
         kept = {name: tensor.clone() for name, tensor in self.state().items()}
+        reports = [(report, report.clone()) for report in (self._sums, self._not_finite)]
         self.data.fill(self.batch, self._rows(0))
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -245,8 +297,8 @@ class Stepper:
         with torch.cuda.graph(graph):
             self._work()
         self.restore_(kept)
-        self._sums.zero_()
-        self._not_finite.zero_()
+        for report, before in reports:
+            report.copy_(before)
         return graph
 
 

@@ -76,7 +76,7 @@ def prepare(folder: Path) -> Prepared:
 
     from tessearth import Embedder
     from tessearth.bulk.tables import ModelChoice, TableJob, encode_table
-    from tessearth.storage.tables import read_labelled
+    from tessearth.storage import read_labelled
     from tests.fuzz.surfaces.models import small_encoder
 
     torch.set_num_threads(1)

@@ -260,3 +260,14 @@ def test_every_tile_is_drawn_from() -> None:
     distance = torch.cdist(patches, every)
     assert distance.min(1).values.max() < 1e-6
     assert len(distance.argmin(1).unique()) == 130
+
+
+def test_features_are_those_of_full_float32_whatever_products_the_caller_allows() -> None:
+    encoder = RandomConvolution.fit(some_tiles(), RcfSettings(num_filters=48, num_patches=400), seed=0)
+    expected = encoder.encode(some_tiles())
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert torch.equal(encoder.encode(some_tiles()), expected)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")

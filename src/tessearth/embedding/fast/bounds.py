@@ -26,6 +26,8 @@ EPSILON = 1e-6
 FINEST = 64
 """Cells per edge of a cube's face at the finest side; each coarser side is half the next finer one."""
 
+NO_PART = -1e30
+"""The logit of a site that takes no part: no weight, and no infinity in what is computed from it."""
 BISECTIONS, SAMPLED_CELLS = 10, 24
 CACHED_NUMBERS = 2**21
 """How many shares or bounds are held at once: 8 MB of float32 stay in a CPU's last cache."""
@@ -49,14 +51,27 @@ class AffineLogits(NamedTuple):
 
 
 def read_logits(voronoi: SoftVoronoi) -> AffineLogits:
-    """The affine map behind a tessellation's logits, in float64."""
+    """The affine map behind a tessellation's logits, in float64; a background is one more site, last."""
     sharpness = voronoi.log_sharpness.detach().double().exp()
     positions = voronoi.directions.detach().double()
     if voronoi.config.on_sphere:
         positions = torch.nn.functional.normalize(positions, dim=-1)
-    decoupled = voronoi.config.logits == "decoupled"
-    offsets = voronoi.territory.detach().double() - sharpness if decoupled else torch.zeros_like(sharpness)
-    return AffineLogits(positions * sharpness[:, None], offsets)
+    slopes, offsets = positions * sharpness[:, None], torch.zeros_like(sharpness)
+    if voronoi.config.logits != "paper":
+        offsets = (voronoi.territory.detach().double() - sharpness).clamp(min=NO_PART)
+    if voronoi.config.logits == "chord":
+        # -tau / 2 |x - s|^2 = tau <x, s> - tau / 2 (1 + |s|^2)
+        offsets = offsets + sharpness / 2 * (1 - positions.square().sum(-1))
+    if voronoi.config.background is not None:
+        slopes = torch.nn.functional.pad(slopes, (0, 0, 0, 1))
+        offsets = torch.nn.functional.pad(offsets, (0, 1), value=voronoi.config.background)
+    return AffineLogits(slopes, offsets)
+
+
+def read_rows(voronoi: SoftVoronoi) -> Tensor:
+    """The embeddings of the sites of `read_logits`, (K, S): that of the background is zero."""
+    rows = voronoi.embeddings.detach()
+    return rows if voronoi.config.background is None else torch.nn.functional.pad(rows, (0, 0, 0, 1))
 
 
 def bound_weights(logits: AffineLogits, centres: Tensor, radii: Tensor) -> Tensor:

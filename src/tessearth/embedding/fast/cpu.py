@@ -3,6 +3,7 @@
 Equal to the plain path up to rounding and the epsilon of `bounds` and `series`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,10 +13,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tessearth.embedding.fast.bounds import EPSILON, read_logits, sort_places
+from tessearth.embedding.fast.bounds import (
+    EPSILON,
+    FINEST,
+    SortedPlaces,
+    read_logits,
+    read_rows,
+    sort_places,
+)
 from tessearth.embedding.fast.head import FastHead, Precision, fold
+from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture, Way
-from tessearth.encoder import SphericalVoronoiEncoder
+from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder
+from tessearth.sphere import DEPTH, cell_key, cell_keys
 
 Floats = npt.NDArray[np.float32]
 
@@ -43,7 +53,7 @@ class FastVoronoi:
         widths = [voronoi.embeddings.shape[1] for voronoi in encoder.voronois()]
         maps = torch.split(self.folded.mixture, widths, dim=1)
         self.mixtures = [
-            TessellationMixture(read_logits(voronoi), voronoi.embeddings.detach(), onwards.contiguous())
+            prepare_mixture(voronoi, onwards.contiguous())
             for voronoi, onwards in zip(encoder.voronois(), maps, strict=True)
         ]
         self.head = FastHead(encoder.head, precision)
@@ -64,10 +74,11 @@ class FastVoronoi:
 
     def _embed_many(self, xyz: Tensor) -> Tensor:
         places = sort_places(xyz)
-        ways = [mixture.choose(places) for mixture in self.mixtures]
+        ways = [m.choose(places) if isinstance(m, TessellationMixture) else Way() for m in self.mixtures]
         sorted_xyz = xyz.index_select(0, places.order)
-        out, order = torch.empty(len(xyz), self.config.output_dim), places.order.numpy()
-        rows = out.numpy()
+        self._list(places)
+        order = places.order.numpy()
+        rows = np.empty((len(xyz), self.config.output_dim), np.float32)  # numpy asks for large pages: 3 times as fast
 
         def embed_block(start: int) -> None:
             part = slice(start, start + ROWS_AT_ONCE)
@@ -77,18 +88,36 @@ class FastVoronoi:
             rows[order[part]] = raw.numpy()  # numpy puts rows away three times as fast as torch
 
         for_each_block(embed_block, range(0, len(xyz), ROWS_AT_ONCE))
-        return out
+        return torch.from_numpy(rows)
+
+    def _list(self, places: SortedPlaces) -> None:
+        """Make the lists that places need and that are not made yet."""
+        keys = torch.unique_consecutive(places.fine) << 2 * DEPTH - 2 * int(math.log2(FINEST))
+        listed = [mixture.sites for mixture in self.mixtures if isinstance(mixture, ListedMixture)]
+        jobs = [(sites, region) for sites in listed for region in sites.regions.missing(keys)]
+        for_each_block(lambda job: jobs[job][0].regions.make(jobs[job][1]), range(len(jobs)))
 
     def _activate(self, xyz: Tensor, fine: Tensor, ways: list[Way]) -> Tensor:
         """The head's first activation, (H, N)."""
         mixed = self.folded.offset[:, None].repeat(1, len(xyz))  # a copy even for one place: what follows writes to it
+        keys = cell_keys(xyz) if any(isinstance(m, ListedMixture) for m in self.mixtures) else fine
         for mixture, way in zip(self.mixtures, ways, strict=True):
-            mixture.add_to(mixed, xyz, fine, way)
+            if isinstance(mixture, ListedMixture):
+                mixture.add_to(mixed, xyz, keys)
+            else:
+                mixture.add_to(mixed, xyz, fine, way)
         features = self.encoder.coordinate_features(xyz) if self.config.coordinate_octaves else None
         return self.folded.activate(mixed, features)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_one": None}
+
+
+def prepare_mixture(voronoi: SoftVoronoi, onwards: Tensor) -> TessellationMixture | ListedMixture:
+    """A tessellation in the form that suits its sites, with the map (W, S) behind its mixture."""
+    if takes_lists(voronoi):
+        return ListedMixture(ListedSites(voronoi), onwards)
+    return TessellationMixture(read_logits(voronoi), read_rows(voronoi), onwards)
 
 
 def for_each_block(work: Callable[[int], None], blocks: Sequence[int]) -> None:
@@ -115,9 +144,10 @@ class OnePlace:
     """The fast path for one direction, without a batch's fixed costs; it shares tensors with the path for many."""
 
     def __init__(self, many: FastVoronoi) -> None:
-        self.mixtures = many.mixtures
-        self.slopes = [mixture.logits.slopes.T.contiguous().T for mixture in many.mixtures]
-        """(K, 3) each, the numbers of one coordinate contiguous in memory."""
+        self.mixtures = [
+            OneByLists(mixture) if isinstance(mixture, ListedMixture) else OneByAll(mixture)
+            for mixture in many.mixtures
+        ]
         self.folded, self.bias, self.normalize = many.folded, many.folded.bias.numpy(), many.config.normalize
         octaves = np.arange(many.config.coordinate_octaves, dtype=np.float32)
         self.octaves = np.float32(np.pi) * np.exp2(octaves)[:, None]
@@ -126,28 +156,18 @@ class OnePlace:
 
     def embed(self, here: Floats) -> Floats:
         """A direction's embedding, (3,) -> (D,)."""
-        x = _relu(self._enter(self._mix(torch.from_numpy(here)), here))
+        x = _relu(self._enter(self._mix(here), here))
         for first, second in self.blocks:
             x = x + _relu(_times(_relu(_times(x, *first)), *second))
         raw = _times(x, self.exit, self.no_bias)
         return raw / max(np.sqrt(raw @ raw), np.float32(1e-12)) if self.normalize else raw
 
-    def _mix(self, here: Tensor) -> Tensor:
-        """The mixed rows, (W,), by the heaviest sites: the others weigh at most epsilon together."""
-        mixed = self.folded.offset
-        for mixture, slopes in zip(self.mixtures, self.slopes, strict=True):
-            weights = torch.softmax(torch.addmv(mixture.logits.offsets, slopes, here), dim=0).numpy()
-            mixed = torch.addmv(mixed, mixture.onwards, _sum_rows(mixture.rows, *self._heaviest(weights)))
+    def _mix(self, here: Floats) -> Tensor:
+        """The mixed rows, (W,)."""
+        mixed, key = self.folded.offset, cell_key(here.tolist())
+        for mixture in self.mixtures:
+            mixed = torch.addmv(mixed, mixture.onwards, mixture.mix(here, key))
         return mixed
-
-    def _heaviest(self, weights: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
-        for light in LIGHT:
-            kept = (weights > EPSILON / light).nonzero()[0]
-            shares = weights[kept]
-            held = shares.sum(dtype=np.float64)
-            if held >= 1 - ROUNDED_SUM * EPSILON:
-                return kept, shares / np.float32(held)
-        return np.arange(len(weights)), weights
 
     def _enter(self, mixed: Tensor, here: Floats) -> Floats:
         """What `Folded.activate` computes, for one place, before its rectification."""
@@ -172,6 +192,40 @@ class OnePlace:
         return torch.addmv(torch.from_numpy(entry), folded.coordinates, features).numpy()
 
 
+class OneByAll:
+    """The mixture at one direction by the heaviest of all sites: the others weigh at most epsilon together."""
+
+    def __init__(self, many: TessellationMixture) -> None:
+        self.rows, self.onwards, self.offsets = many.rows, many.onwards, many.logits.offsets
+        self.slopes = many.logits.slopes.T.contiguous().T
+        """(K, 3), the numbers of one coordinate contiguous in memory."""
+
+    def mix(self, here: Floats, key: int) -> Tensor:
+        """(3,) -> (S,)."""
+        weights = torch.softmax(torch.addmv(self.offsets, self.slopes, torch.from_numpy(here)), dim=0).numpy()
+        return _sum_rows(self.rows, *self._heaviest(weights))
+
+    def _heaviest(self, weights: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
+        for light in LIGHT:
+            kept = (weights > EPSILON / light).nonzero()[0]
+            shares = weights[kept]
+            held = shares.sum(dtype=np.float64)
+            if held >= 1 - ROUNDED_SUM * EPSILON:
+                return kept, shares / np.float32(held)
+        return np.arange(len(weights)), weights
+
+
+class OneByLists:
+    """The mixture at one direction by the sites of its cell."""
+
+    def __init__(self, many: ListedMixture) -> None:
+        self.sites, self.rows, self.onwards = many.sites, many.sites.rows, many.onwards
+
+    def mix(self, here: Floats, key: int) -> Tensor:
+        """(3,) in the cell with this key -> (S,)."""
+        return _sum_rows(self.rows, *self.sites.weigh_one(here, key))
+
+
 def _times(x: Floats, rows: Tensor, bias: Tensor) -> Floats:
     """X @ rows + bias, (n,), (n, m), (m,) -> (m,), by the units that are not zero where those are clearly fewer."""
     active = x.nonzero()[0]
@@ -181,7 +235,7 @@ def _times(x: Floats, rows: Tensor, bias: Tensor) -> Floats:
     return _sum_rows(rows, active, x[active]).add_(bias).numpy()
 
 
-def _sum_rows(rows: Tensor, which: npt.NDArray[np.int64], shares: Floats) -> Tensor:
+def _sum_rows(rows: Tensor, which: npt.NDArray[np.integer], shares: Floats) -> Tensor:
     """Some rows of a table (n, m), each times its share, added up without a copy of them: (m,)."""
     bag = torch.embedding_bag(rows, torch.from_numpy(which), START, False, 0, False, torch.from_numpy(shares))
     return bag[0][0]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tessearth.embedding.fast import triton_kernels as kernels
 from tessearth.embedding.fast.bounds import FINEST, AffineLogits, cells_along_curve, read_logits
@@ -110,6 +110,7 @@ class GpuVoronoi:
         self.maps = folded._replace(tokens=folded.tokens.T.to(series.tables.rows.dtype).contiguous())
         layers = [layer for block in residual_blocks(encoder.head) for layer in (block.first, block.second)]
         self.layers = [(layer.weight.T.to(dtype).contiguous(), layer.bias.to(dtype)) for layer in layers]
+        assert isinstance(encoder.head.exit, nn.Linear), "only heads with a linear exit have a fast form"
         self.exit = encoder.head.exit.weight.T.to(dtype).contiguous()
         self.halves: list[Halves] | None = None
         """Every matrix of the head in two float16 parts; None where one is too large for that."""

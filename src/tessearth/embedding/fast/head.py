@@ -82,7 +82,7 @@ def fold(encoder: SphericalVoronoiEncoder, *, fewest_rows: bool = False) -> Fold
     tokens = torch.zeros(0, width) if encoder.tokens is None else encoder.tokens.tokens * config.token_gate
     parts = Parts(onwards @ matrix * share, onwards @ shift * share, onwards @ _wide(tokens).T)
     if fewest_rows:
-        parts = _turn(parts, width)
+        parts = _turn(parts, width, WORTH_TURNING if len(config.tessellations) == 1 else 1.0)
     no_shift = torch.zeros(len(itself), dtype=torch.float64)
     return Folded(
         mixture=torch.cat((logits, parts.matrix, itself)).float(),
@@ -110,11 +110,14 @@ class Parts(NamedTuple):
     """(blend + H, T)."""
 
 
-def _turn(parts: Parts, width: int) -> Parts:
-    """The first `width` rows, C b, turned so that all but a few of them are zero and can go."""
+def _turn(parts: Parts, width: int, most: float) -> Parts:
+    """The first `width` rows, C b, turned so that all but at most a share of them are zero and can go.
+
+    The rows that are left are triangular, so those of a tessellation end where the next one's begin.
+    """
     matrix, shift, tokens = (part[:width] for part in parts)
     maps = torch.cat((matrix, tokens + shift[:, None] if tokens.shape[1] else shift[:, None]), dim=1)
-    if maps.shape[1] > WORTH_TURNING * width:
+    if maps.shape[1] > most * width:
         return parts
     turned = torch.linalg.qr(maps).R  # Q^T maps, (S + T, S + T)
     count = matrix.shape[1]
@@ -191,6 +194,7 @@ class FastHead:
             [Layer(part.weight.detach().T.contiguous(), part.bias.detach()) for part in (block.first, block.second)]
             for block in residual_blocks(head)
         ]
+        assert isinstance(head.exit, nn.Linear), "only heads with a linear exit have a fast form"
         self.exit = head.exit.weight.detach().T.contiguous()  # (hidden, outputs)
 
     @property

@@ -1,11 +1,12 @@
 """The contract of frozen image encoders: tiles in, features out, and a description that a feature store keeps."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,7 +73,10 @@ class ImageEncoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, tiles: Tensor) -> Tensor:
-        """Tiles (N, C, H, W) to features (N, F), both float32; no gradient, on the encoder's device."""
+        """Tiles (N, C, H, W) to features (N, F), both float32; no gradient, on the encoder's device.
+
+        Products are full float32 whatever the caller allows, so that a GPU gives a processor's features.
+        """
         if tiles.ndim != 4:
             raise DataError(f"tiles have shape {tuple(tiles.shape)}, not (number, bands, height, width)")
         self.check_tiles(tiles)
@@ -80,12 +84,24 @@ class ImageEncoder(nn.Module):
         size = self.chunk_size(tiles)
         encoded = torch.empty(len(tiles), self.width, device=device)
         scratch = Scratch()
-        for start in range(0, len(tiles), size):
-            chunk = tiles[start : start + size].to(device, torch.float32)
-            missing = size - len(chunk)
-            full = F.pad(chunk, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else chunk
-            encoded[start : start + size] = self.features(full, scratch)[: len(chunk)]
+        with exact_products():
+            for start in range(0, len(tiles), size):
+                chunk = tiles[start : start + size].to(device, torch.float32)
+                missing = size - len(chunk)
+                full = F.pad(chunk, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else chunk
+                encoded[start : start + size] = self.features(full, scratch)[: len(chunk)]
         return encoded
+
+
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """Matrix products of float32 without TF32 while a block runs."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:

@@ -15,11 +15,14 @@ from tessearth.imagery.source import MapSource, Tiles
 from tessearth.imagery.sources.images import MODES, decode_picture
 from tessearth.imagery.sources.sampling import average_blocks, blend, find_corners, place_chunks, tangent_latlon
 from tessearth.imagery.sources.tile_stores import Tile, open_tiles
-from tessearth.sphere import EARTH_RADIUS_KM, Floats
+from tessearth.sphere import EARTH_RADIUS_KM, Box, Floats, check_box
+from tessearth.storage import open_pool, usual_workers
 
 MERCATOR_LATITUDE = math.degrees(math.atan(math.sinh(math.pi)))
 """Where the square world map ends, 85.0511 degrees."""
 MOST_OVERSAMPLING = 16
+WORTH_THREADS = 64
+"""So many tiles at once are decoded by several threads."""
 
 Pixels = npt.NDArray[np.uint8]
 """A decoded tile, (C, side, side)."""
@@ -79,6 +82,27 @@ class TilePyramid(MapSource):
         ratio = self.km_per_pixel / (at_zoom_0 / 2.0**zooms)
         return zooms, np.clip(np.ceil(ratio - nearly), 1, MOST_OVERSAMPLING).astype(np.int64)
 
+    def bounds(self) -> Box:
+        """The box of degrees around the tiles of the finest zoom that is read."""
+        zooms, _ = self.choose_zooms(np.zeros((1, 2)))
+        first, last = self.store.corners(int(zooms[0]))
+        turns = np.array([first.x, last.x + 1, first.y, last.y + 1]) / 2**first.z
+        north, south = np.rad2deg(np.arctan(np.sinh(np.pi * (1 - 2 * turns[2:]))))
+        west, east = turns[:2] * 360 - 180
+        return check_box((float(west), float(south), float(east), float(north)))
+
+    def covers(self, places: Floats) -> npt.NDArray[np.bool_]:
+        """Which places (N, 2) have their map tiles at the zoom they are read at, by the tile's corners and middle."""
+        zooms, _ = self.choose_zooms(places)
+        lat, lon = (axis.reshape(-1) for axis in tangent_latlon(places, 3, self.size * self.km_per_pixel / 2))
+        counts = np.repeat(2**zooms, 9)
+        row, column = mercator_pixels(lat, lon, counts)
+        numbers = zip(np.repeat(zooms, 9), np.rint(column) % counts, np.rint(row), strict=True)
+        tiles = [Tile(int(z), int(x), int(y)) for z, x, y in numbers]
+        wanted = sorted(set(tiles))
+        there = dict(zip(wanted, self.store.has_many(wanted), strict=True))
+        return np.asarray(np.array([there[tile] for tile in tiles]).reshape(len(places), 9).all(axis=1), dtype=bool)
+
     def _read(self, places: Floats, result: Tiles) -> None:
         zooms, oversampling = self.choose_zooms(places)
         for zoom, factor in sorted(set(zip(zooms.tolist(), oversampling.tolist(), strict=True))):
@@ -116,36 +140,45 @@ class TilePyramid(MapSource):
             for y, rows, to_rows in _cuts(top, min(bottom, across * side), side)  # a row below the map has no share
             for x, columns, to_columns in _cuts(left, right, side)
         ]
-        decoded = self._decode({tile for _, tile, _, _ in pieces})
+        decoded = self.decode_tiles({tile for _, tile, _, _ in pieces})
         width, height = (windows[:, 1::2] - windows[:, ::2]).max(axis=0).tolist()
         planes = np.zeros((len(self.bands), len(windows), height, width), dtype=np.uint8)
         for place, tile, inside, target in pieces:
             planes[:, place][target] = decoded[tile][inside]
         return planes, height, width
 
-    def _decode(self, wanted: set[Tile]) -> dict[Tile, Pixels]:
+    def decode_tiles(self, wanted: Iterable[Tile]) -> dict[Tile, Pixels]:
         """Decoded tiles of one zoom, each cut from its nearest parent where it is missing."""
-        found = self._find(wanted)
-        if missing := sorted(wanted - found.keys()):
-            raise DataError(f"{self.store.name} has neither tile {missing[0]} nor any parent of it")
+        found = self.find_tiles(set(wanted))
         decoded = {tile: _cut_child(pixels, tile, tile.z - home.z) for tile, (home, pixels) in found.items()}
         self._cache.put_many(decoded)
         return decoded
 
+    def find_tiles(self, wanted: set[Tile]) -> dict[Tile, tuple[Tile, Pixels]]:
+        """For each tile the nearest one that is there, itself or a parent, and its pixels."""
+        found = self._find(wanted)
+        if missing := sorted(wanted - found.keys()):
+            raise DataError(f"{self.store.name} has neither tile {missing[0]} nor any parent of it")
+        return found
+
     def _find(self, wanted: set[Tile]) -> dict[Tile, tuple[Tile, Pixels]]:
-        """The nearest tile that is there for each, itself or a parent, from the cache or from the store."""
+        """Those of the tiles that have one, from the cache or from the store."""
         found = {tile: (tile, pixels) for tile, pixels in self._cache.get_many(wanted).items()}
         unread = sorted(wanted - found.keys())
-        for tile, content in zip(unread, self.store.read_many(unread), strict=True):
-            if content is not None:
-                name = f"tile {tile} of {self.store.name}"
-                found[tile] = tile, decode_picture(content, name, mode=self.mode, side=self.tile_pixels)
-        self._cache.put_many({tile: found[tile][1] for tile in unread if tile in found})
+        there = [(tile, read) for tile, read in zip(unread, self.store.read_many(unread), strict=True) if read]
+        with open_pool("threads" if len(there) >= WORTH_THREADS else "here", usual_workers(16)) as pool:
+            decoded = dict(pool.run(self._decode_one, ((tile, (tile, content)) for tile, content in there)))
+        found |= {tile: (tile, pixels) for tile, pixels in decoded.items()}
+        self._cache.put_many(decoded)
         orphans = [tile for tile in unread if tile not in found and tile.z > self.store.zooms[0]]
         if orphans:
             above = self._find({tile.parent() for tile in orphans})
             found |= {tile: above[tile.parent()] for tile in orphans if tile.parent() in above}
         return found
+
+    def _decode_one(self, read: tuple[Tile, bytes]) -> Pixels:
+        tile, content = read
+        return decode_picture(content, f"tile {tile} of {self.store.name}", mode=self.mode, side=self.tile_pixels)
 
 
 class TileCache:
@@ -178,7 +211,7 @@ class TileCache:
         return TileCache, (self.most_bytes,)
 
 
-def mercator_pixels(lat: Floats, lon: Floats, world: int) -> tuple[Floats, Floats]:
+def mercator_pixels(lat: Floats, lon: Floats, world: "int | npt.NDArray[np.int64]") -> tuple[Floats, Floats]:
     """Rows and columns on a world map of `world` pixels a side, whole numbers at pixel centres.
 
     column = world (lon + 180) / 360 - 1/2, row = world (1 - atanh(sin lat) / pi) / 2 - 1/2; columns run on past the
@@ -208,11 +241,17 @@ def _cut_child(picture: Pixels, tile: Tile, levels: int) -> Pixels:
     if levels == 0:
         return picture
     count, side, _ = picture.shape
-    parts = 2**levels
-    inside = (np.arange(side) + 0.5) / (side * parts)
-    row = np.clip((inside + (tile.y % parts) / parts) * side - 0.5, 0, side - 1)
-    column = np.clip((inside + (tile.x % parts) / parts) * side - 0.5, 0, side - 1)
+    row, column = child_positions(tile, levels, side)
     framed = np.pad(picture, ((0, 0), (0, 1), (0, 1)), mode="edge").reshape(count, -1)
     rows, columns = np.broadcast_arrays(row[:, None], column[None, :])
     values = blend(framed, find_corners(rows, columns, side + 1))
     return np.rint(values).astype(np.uint8).reshape(count, side, side)
+
+
+def child_positions(tile: Tile, levels: int, side: int) -> tuple[Floats, Floats]:
+    """Where a tile's rows and columns lie in its parent some levels above, in the parent's pixels; (side,) each."""
+    parts = 2**levels
+    inside = (np.arange(side) + 0.5) / (side * parts)
+    row = np.clip((inside + (tile.y % parts) / parts) * side - 0.5, 0, side - 1)
+    column = np.clip((inside + (tile.x % parts) / parts) * side - 0.5, 0, side - 1)
+    return row, column

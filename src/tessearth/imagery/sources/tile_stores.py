@@ -121,6 +121,22 @@ class MBTiles(_Tiles):
         """The file's record."""
         return {"store": "mbtiles", "files": [fingerprint(Path(self.location))]}
 
+    def has_many(self, tiles: Sequence[Tile]) -> list[bool]:
+        """Which of the tiles are there."""
+        query = "select 1 from tiles where zoom_level = ? and tile_column = ? and tile_row = ?"
+        with _connect(Path(self.location)) as connection:
+            return [_first_row(connection, query, tile.flipped()) is not None for tile in tiles]
+
+    def corners(self, zoom: int) -> tuple[Tile, Tile]:
+        """The north-western and the south-eastern corner of the tiles of a zoom."""
+        columns = "min(tile_column), max(tile_row), max(tile_column), min(tile_row)"
+        query = f"select {columns} from tiles where zoom_level = ?"
+        with _connect(Path(self.location)) as connection:
+            left, top, right, bottom = _first_row(connection, query, (zoom,)) or (None,) * 4
+        if not all(isinstance(number, int) for number in (left, top, right, bottom)):
+            raise DataError(f"{self.location} has no tiles at zoom {zoom}")
+        return Tile(zoom, left, top).flipped(), Tile(zoom, right, bottom).flipped()
+
     def _content(self, content: object, tile: Tile) -> bytes | None:
         if isinstance(content, str):
             return content.encode("utf-8", "replace") or None
@@ -177,11 +193,29 @@ class FolderTiles(_Tiles):
         """The encoded tiles in this order, None for those that are not there."""
         return [self._read(tile) for tile in tiles]
 
-    def _read(self, tile: Tile) -> bytes | None:
+    def has_many(self, tiles: Sequence[Tile]) -> list[bool]:
+        """Which of the tiles are there."""
+        return [any(path.is_file() for path in self._paths(tile)) for tile in tiles]
+
+    def corners(self, zoom: int) -> tuple[Tile, Tile]:
+        """The north-western and the south-eastern corner of the tiles of a zoom."""
+        paths = [path for path in Path(self.location, str(zoom)).glob("*/*") if path.suffix in self.suffixes]
+        numbers = [(int(path.parent.name), int(path.stem)) for path in paths if path.stem.isdecimal()]
+        if not numbers:
+            raise DataError(f"{self.location} has no tiles at zoom {zoom}")
+        (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*numbers, strict=True))
+        if self.tms:
+            return Tile(zoom, left, high).flipped(), Tile(zoom, right, low).flipped()
+        return Tile(zoom, left, low), Tile(zoom, right, high)
+
+    def _paths(self, tile: Tile) -> Iterator[Path]:
         z, x, y = tile.flipped() if self.tms else tile
-        for suffix in self.suffixes:
+        return (Path(self.location, str(z), str(x), f"{y}{suffix}") for suffix in self.suffixes)
+
+    def _read(self, tile: Tile) -> bytes | None:
+        for path in self._paths(tile):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                return Path(self.location, str(z), str(x), f"{y}{suffix}").read_bytes()
+                return path.read_bytes()
         return None
 
     def describe(self) -> dict[str, Any]:
@@ -245,6 +279,15 @@ class UrlTiles(_Tiles):
             except (OSError, http.client.HTTPException) as error:
                 problem = error
         raise DataError(f"tile {tile} of {self.name} did not come: {problem}") from problem
+
+    def has_many(self, tiles: Sequence[Tile]) -> list[bool]:
+        """Nobody knows."""
+        raise ConfigError(f"{self.name} does not say which tiles it has: set places.where to another value")
+
+    def corners(self, zoom: int) -> tuple[Tile, Tile]:
+        """The whole world, as far as anybody knows."""
+        self.has_many(())
+        return Tile(zoom, 0, 0), Tile(zoom, 2**zoom - 1, 2**zoom - 1)
 
     def describe(self) -> dict[str, Any]:
         """The server's record."""

@@ -1,70 +1,48 @@
-"""Shapes of a table as places: well-known binary, geoarrow points, polygons and lines, in any projection."""
+"""Shapes as places: well-known binary and text, geoarrow points, shapely's objects, in any projection."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tessearth.errors import TableError
 from tessearth.packages import require
-from tessearth.sphere import Floats
+from tessearth.sphere.coordinates import Floats, Geometry, Places, Shape
 
-Shape = Literal["point", "centroid", "mean"]
-"""What stands for a shape that is no point: a point inside of it, its centroid, or the mean over its area or length."""
-SHAPES: tuple[Shape, ...] = ("point", "centroid", "mean")
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 POINT_TYPE = 1
-DEGREES = ("OGC:CRS84", "EPSG:4326")
 MEAN_PLACES = 64
 """About how many places the mean over a shape is taken of."""
 # Extended WKB sets these bits for Z, M and an SRID; ISO WKB adds 1000, 2000 or 3000 for Z, M and both.
 _FLAGS, _HAS_SRID = 0xF0000000, 0x20000000
 
 
-class Geometry(NamedTuple):
-    """The geometry column of a table."""
+def read_shapes(column: "pa.Array", geometry: Geometry, shape: Shape = "point") -> Places:
+    """The places of a geometry column: well-known binary or text, or a struct of x and y."""
+    import pyarrow as pa
 
-    name: str
-    crs: Any = None
-    """What pyproj reads; None is degrees."""
-
-    def is_in_degrees(self) -> bool:
-        """Whether coordinates are longitude and latitude as they are: OGC:CRS84, or EPSG:4326 stored x first."""
-        identifier = self.crs.get("id") if isinstance(self.crs, dict) else None
-        known = f"{identifier.get('authority')}:{identifier.get('code')}" if isinstance(identifier, dict) else self.crs
-        return self.crs is None or known in DEGREES
-
-
-class Places(NamedTuple):
-    """The places of some rows."""
-
-    latlon: Floats
-    """(N, 2) degrees; NaN where a row has none."""
-    samples: Floats | None = None
-    """(M, 2): the places whose mean stands for a row, for shapes with an area or a length."""
-    owners: npt.NDArray[np.int64] | None = None
-    """(M,): the row of each sample, ascending; every row with a place owns at least one."""
-
-
-def read_shapes(column: pa.Array, geometry: Geometry, shape: Shape = "point") -> Places:
-    """The places of a geometry column: well-known binary, or a struct of x and y."""
-    if pa.types.is_struct(column.type):
-        lonlat = _read_struct(column, geometry.name)
-    elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+    kind = column.type
+    if isinstance(kind, pa.ExtensionType):
+        column, kind = column.storage, kind.storage_type
+    if pa.types.is_struct(kind):
+        return Places(_to_degrees(_read_struct(column, geometry.name), geometry))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         values = column.to_pylist()
         points = _read_points(values)
-        if points is None:
-            return _read_any(values, geometry, shape)
-        lonlat = points
-    else:
-        raise TableError(
-            f"column {geometry.name!r} is {column.type}, neither well-known binary nor a struct of x and y"
-        )
-    return Places(_to_degrees(lonlat, geometry))
+        if points is not None:
+            return Places(_to_degrees(points, geometry))
+        return place_shapes(_shapely().from_wkb(values, on_invalid="ignore"), geometry, shape)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return place_shapes(_shapely().from_wkt(column.to_pylist(), on_invalid="ignore"), geometry, shape)
+    raise TableError(f"column {geometry.name!r} is {kind}, neither well-known binary nor a struct of x and y")
 
 
-def _read_struct(column: pa.Array, name: str) -> Floats:
+def _read_struct(column: "pa.Array", name: str) -> Floats:
+    import pyarrow as pa
+
     try:
         axes = [column.field(axis).cast(pa.float64()).to_numpy(zero_copy_only=False) for axis in ("x", "y")]
     except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -104,10 +82,13 @@ def _read_point(value: bytes) -> tuple[float, float] | None:
     return float(x), float(y)
 
 
-def _read_any(values: Sequence[bytes | None], geometry: Geometry, shape: Shape) -> Places:
-    """Shapes of every kind, by shapely."""
-    shapely: Any = require("shapely", extra="geo", what="a table with lines or polygons")
-    shapes = shapely.from_wkb(values, on_invalid="ignore")
+def _shapely() -> Any:
+    return require("shapely", extra="geo", what="a table with lines or polygons")
+
+
+def place_shapes(shapes: npt.NDArray[Any], geometry: Geometry, shape: Shape) -> Places:
+    """The places of shapely's objects of every kind, (N,)."""
+    shapely = _shapely()
     chosen = shapely.centroid(shapes) if shape == "centroid" else shapely.point_on_surface(shapes)
     lonlat = np.stack((shapely.get_x(chosen), shapely.get_y(chosen)), axis=-1)
     places = Places(_to_degrees(lonlat, geometry))
@@ -140,11 +121,8 @@ def _spread_over(shapely: Any, shape: Any, inside: Floats) -> Floats:
 
 def _as_line(shapely: Any, shape: Any) -> Any:
     """A line string of all the coordinates of a line in several parts."""
-    return (
-        shape
-        if shape.geom_type in ("LineString", "LinearRing")
-        else shapely.linestrings(shapely.get_coordinates(shape))
-    )
+    is_whole = shape.geom_type in ("LineString", "LinearRing")
+    return shape if is_whole else shapely.linestrings(shapely.get_coordinates(shape))
 
 
 def _to_degrees(lonlat: Floats, geometry: Geometry) -> Floats:
