@@ -39,6 +39,8 @@ class RegionLists:
 
     def missing(self, keys: Tensor) -> list[int]:
         """The regions of places, by the keys of their cells, that have no lists yet."""
+        if len(self.made) == 6 * 4**self.depth:
+            return []  # a GPU need not wait for the host
         return [region for region in torch.unique(keys >> self.shift).tolist() if region not in self.made]
 
     def make(self, region: int) -> None:
