@@ -4,10 +4,10 @@
 
 A plan of benchmarks/study has `features`, the recipe whose sources are looked at, with `[feature_changes]`; `recipe`,
 the one that is trained, with `[changes]`; and `[[run]]` tables: name, `set` (changes to the recipe, dotted), `seeds`,
-`after` (a run that must be finished first; `{after}` in `set` is its folder), `baseline` (another encoder by its recipe's
-name), `places` (so many of the training places), `keep` for runs whose weights are wanted. Lines of
-OUT/results.jsonl hold scores on choosing places (or, with --report, on reported ones), the validation, and the steps a
-second of the run. The imagery lies in one folder, as for benchmarks/features_gpu.py.
+`after` (a run that must be finished first; `{after}` in `set` is its folder), `baseline` (the recipe of another
+encoder), `places` (so many of the training places), `keep` for runs whose weights are wanted. Lines of results.jsonl
+hold scores on choosing places (or, with --report, on reported ones), the validation, and the steps a second of the run.
+The imagery lies in one folder, as for benchmarks/features_gpu.py.
 """
 
 import argparse

@@ -6,6 +6,7 @@ from tessearth.encoder.contract import LocationEncoder as LocationEncoder
 from tessearth.encoder.lists import SiteGeometry as SiteGeometry
 from tessearth.encoder.lists import Slack as Slack
 from tessearth.encoder.lists import list_sites as list_sites
+from tessearth.encoder.lists import weigh_left_out as weigh_left_out
 from tessearth.encoder.model import ResidualBlock as ResidualBlock
 from tessearth.encoder.model import ResidualHead as ResidualHead
 from tessearth.encoder.model import SphericalVoronoiEncoder as SphericalVoronoiEncoder

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tessearth.sphere import Block, CellLists, Verdict, refine
+from tessearth.sphere import Block, CellLists, Verdict, expand, refine
 
 EPSILON = 1e-6
 """The most that the weights of all sites left out may add up to, at any place."""
@@ -30,7 +30,9 @@ SHARP = 4.0
 SHARE_ABOVE = 1 / 32
 """The share of epsilon that each depth may drop before the last, which has half of it: there are 16 at most."""
 BINS, STEP = 32, 0.7
-"""Bounds are sorted into bins, the lowest of which ends at epsilon exp(-21.7): of a million sites none is kept."""
+"""Bounds are sorted into bins; a million sites in the lowest weigh less than epsilon / 1000 together."""
+WEIGHTS_AT_ONCE = 2**22
+"""Weights of all sites held at once."""
 MARGIN = 1e-6
 """Added to every bound on a logarithm, for rounding."""
 
@@ -75,6 +77,23 @@ def list_sites(
     """
     present = (geometry.territory > -math.inf).nonzero()[:, 0]
     return refine(present, SiteRule(geometry, epsilon, slack, longest), within=within)
+
+
+@torch.no_grad()
+def weigh_left_out(geometry: SiteGeometry, lists: CellLists, xyz: Tensor) -> Tensor:
+    """The weight that lists leave out at each place, by all sites in float64, (N, 3) -> (N,): what epsilon bounds."""
+    positions, tau, territory = (part.double() for part in geometry[:3])
+    cells, left_out = lists.find(xyz), []
+    for rows in torch.split(torch.arange(len(xyz), device=xyz.device), max(1, WEIGHTS_AT_ONCE // len(tau))):
+        gaps = [x[rows].double()[:, None] - s for x, s in zip(xyz.T, positions.T, strict=True)]
+        logits = territory - tau / 2 * (gaps[0].square() + gaps[1].square() + gaps[2].square())
+        background = -math.inf if geometry.background is None else geometry.background
+        weights = torch.softmax(torch.nn.functional.pad(logits, (0, 1), value=background), dim=-1)[:, :-1]
+        lengths = lists.lengths[cells[rows]]
+        listed = lists.sites[expand(lists.starts[cells[rows]], lengths)].long()
+        weights[torch.repeat_interleave(lengths), listed] = 0
+        left_out.append(weights.sum(-1))
+    return torch.cat(left_out)
 
 
 class SiteRule:

@@ -18,6 +18,8 @@ SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
 LAND_SHARE = 0.2652
 """The share of the sphere that is land north of 60 S in the mask; the search for a lattice begins from it."""
+MOST_SIZE = 100
+"""A lattice this many times as large as the sites wanted has none of them on land to speak of."""
 SEARCH_WIDTH, SEARCHED_SITES = 400, 8192
 """The number of lattice sizes to try before surplus sites are dropped instead; fewer for more sites than this."""
 
@@ -57,8 +59,14 @@ def land_lattice(
             return kept
         if len(kept) > num_sites and (smallest is None or len(kept) < len(smallest)):
             smallest = kept
-    if smallest is None:
-        raise ConfigError(f"no lattice with {num_sites} sites on land was found")
+    size = centre + reach
+    while smallest is None:  # of many sites the narrow search may find only lattices that are too small
+        size += max(1, size // 500)
+        kept = keep(size)
+        if len(kept) >= num_sites:
+            smallest = kept
+        elif size > MOST_SIZE * num_sites:
+            raise ConfigError(f"no lattice with {num_sites} sites on land was found")
     return smallest[torch.linspace(0, len(smallest) - 1, num_sites).round().long()]
 
 

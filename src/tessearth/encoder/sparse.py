@@ -110,7 +110,7 @@ class _ListedOnCpu(torch.autograd.Function):
 
 @torch.library.custom_op("tessearth::mix_listed", mutates_args=())
 def mix_listed(xyz: Tensor, background: float, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The same on a GPU, with the log-sum of the logits, (N,): an operation that a compiler leaves alone."""
+    """The same on a GPU, with the largest logits and sums, (N, 2): an operation that a compiler leaves alone."""
     from tessearth.encoder.sparse_kernels import forward
 
     table = Table(*tensors)
@@ -120,7 +120,7 @@ def mix_listed(xyz: Tensor, background: float, tensors: list[Tensor]) -> tuple[T
 @mix_listed.register_fake
 def _(xyz: Tensor, background: float, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
     rows = tensors[3]
-    return rows.new_empty(len(xyz), rows.shape[1]), xyz.new_empty(len(xyz))
+    return rows.new_empty(len(xyz), rows.shape[1]), xyz.new_empty(len(xyz), 2)
 
 
 @torch.library.custom_op("tessearth::mix_listed_backward", mutates_args=())
@@ -128,8 +128,8 @@ def mix_listed_backward(gradient: Tensor, mixed: list[Tensor], xyz: Tensor, tens
     """The gradients of positions, sharpness, territory and rows, from that of the mixture (N, S)."""
     from tessearth.encoder.sparse_kernels import backward
 
-    (mixture, log_sum), table = mixed, Table(*tensors)
-    return backward(gradient, (gradient * mixture).sum(-1), log_sum, xyz, *table.find(xyz), table)
+    (mixture, tops), table = mixed, Table(*tensors)
+    return backward(gradient, (gradient * mixture).sum(-1), tops, xyz, *table.find(xyz), table)
 
 
 @mix_listed_backward.register_fake
@@ -143,8 +143,8 @@ def _keep_context(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> Any:
-    mixture, log_sum, xyz, *tensors = ctx.saved_tensors
-    found = mix_listed_backward(gradient.contiguous(), [mixture, log_sum], xyz, tensors)
+    mixture, tops, xyz, *tensors = ctx.saved_tensors
+    found = mix_listed_backward(gradient.contiguous(), [mixture, tops], xyz, tensors)
     return None, None, [*found, None, None, None]
 
 

@@ -46,7 +46,7 @@ if triton is not None:
         territory,
         rows,
         mixture,
-        log_sums,
+        tops,
         background,
         least,
         width: tl.constexpr,
@@ -78,13 +78,14 @@ if triton is not None:
             total = total * before + tl.sum(weight, axis=0)
             top = higher
         tl.store(mixture + n * width + column, summed / total, mask=column < width)
-        tl.store(log_sums + n, top + tl.log(total))
+        tl.store(tops + 2 * n, top)  # not its sum with log(total), which float32 would swallow far from all sites
+        tl.store(tops + 2 * n + 1, total)
 
     @triton.jit
     def _backward(
         gradients,
         slopes,
-        log_sums,
+        tops,
         xyz,
         begins,
         lengths,
@@ -107,14 +108,14 @@ if triton is not None:
         begin, length = tl.load(begins + n), tl.load(lengths + n)
         column = tl.arange(0, columns)
         gradient = tl.load(gradients + n * width + column, mask=column < width, other=0.0)
-        slope, log_sum = tl.load(slopes + n), tl.load(log_sums + n)
+        slope, top, total = tl.load(slopes + n), tl.load(tops + 2 * n), tl.load(tops + 2 * n + 1)
         for first in range(0, length, many):
             number = first + tl.arange(0, many)
             inside = number < length
             site, logit, dx, dy, dz, tau, square = _logits(
                 begin + number, inside, x, y, z, sites, positions, sharpness, territory
             )
-            weight = tl.exp(logit - log_sum)
+            weight = tl.exp(logit - top) / total
             used = inside & (weight > lightest)
             both = used[:, None] & (column < width)[None, :]
             where = site[:, None] * width + column[None, :]
@@ -130,29 +131,29 @@ if triton is not None:
 
 
 def forward(xyz: Tensor, begin: Tensor, length: Tensor, table: Table, background: float) -> tuple[Tensor, Tensor]:
-    """The mixture (N, S) at places (N, 3), and the log-sum of their logits, (N,)."""
+    """The mixture (N, S) at places (N, 3); their largest logits and the sums of shares of these, (N, 2)."""
     width = table.rows.shape[1]
-    mixture, log_sum = table.rows.new_empty(len(xyz), width), xyz.new_empty(len(xyz))
+    mixture, tops = table.rows.new_empty(len(xyz), width), xyz.new_empty(len(xyz), 2)
     _forward[(len(xyz),)](
         *_contiguous(xyz, begin, length, table.sites, *table[:4]),
         mixture,
-        log_sum,
+        tops,
         background,
         torch.finfo(torch.float32).min,
         width=width,
         columns=max(16, triton.next_power_of_2(width)),
         many=SITES_AT_ONCE,
     )
-    return mixture, log_sum
+    return mixture, tops
 
 
 def backward(
-    gradient: Tensor, slope: Tensor, log_sum: Tensor, xyz: Tensor, begin: Tensor, length: Tensor, table: Table
+    gradient: Tensor, slope: Tensor, tops: Tensor, xyz: Tensor, begin: Tensor, length: Tensor, table: Table
 ) -> list[Tensor]:
     """The gradients of positions, sharpness, territory and rows, from the mixture's (N, S) and <g, f> (N,)."""
     width, found = table.rows.shape[1], [torch.zeros_like(part) for part in table[:4]]
     _backward[(len(xyz),)](
-        *_contiguous(gradient, slope, log_sum, xyz, begin, length, table.sites, *table[:4]),
+        *_contiguous(gradient, slope, tops, xyz, begin, length, table.sites, *table[:4]),
         *found,
         LIGHTEST,
         width=width,
