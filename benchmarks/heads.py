@@ -6,7 +6,7 @@ Untrained weights, sites spread evenly, sharpness from their spacing: speed does
 1,024 + 8,192 + 65,536 sites, 192 + 96 + 64 wide, 64 tokens, a head 256 wide without blocks and 1,024 numbers out; each
 row changes what it names and takes turns with harmonics + SIREN. The first call makes the lists of the whole sphere and
 is reported apart. One place is the median of 300 calls of one place each. `--processor-time` counts a processor's time
-instead of the clock's, for a machine that others use as well.
+instead of the clock's, for a machine that others use as well. `--device cuda` measures `Embedder.embed_tensor` there.
 """
 
 import argparse
@@ -58,6 +58,8 @@ def main() -> None:
     parser.add_argument("--places", type=int, default=32768)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32")
     parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--only", nargs="*", help="rows by name")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/heads.md"))
@@ -72,9 +74,10 @@ def main() -> None:
         f"`python benchmarks/heads.py --places {arguments.places} --threads {arguments.threads} "
         f"--rounds {arguments.rounds}{' --processor-time' if arguments.processor_time else ''}`",
         "",
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d} (UTC), torch {torch.__version__}.",
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d} (UTC), torch {torch.__version__}, {arguments.device}, "
+        f"{arguments.precision}.",
         "",
-        "Float32, untrained. The base: 1,024 + 8,192 + 65,536 sites, 192 + 96 + 64 wide, 64 tokens, a head 256 wide "
+        "Untrained. The base: 1,024 + 8,192 + 65,536 sites, 192 + 96 + 64 wide, 64 tokens, a head 256 wide "
         "without blocks, 1,024 numbers out.",
         "",
         f"| | first call (s) | places/s after | times {RIVAL} | one place (ms) |",
@@ -90,21 +93,30 @@ def main() -> None:
 
 
 def measure(name: str, changes: dict[str, Any], arguments: argparse.Namespace, clock: Callable[[], float]) -> Speed:
-    latlon = random_places(arguments.places, 0)
-    contestants = {name: Embedder(build(changes), device="cpu"), RIVAL: Embedder(RIVAL, device="cpu")}
+    latlon = torch.from_numpy(random_places(arguments.places, 0)).to(arguments.device)
+    ours = Embedder(build(changes), device=arguments.device, precision=arguments.precision)
+    contestants = {name: ours, RIVAL: Embedder(RIVAL, device=arguments.device)}
     start = clock()
-    contestants[name].embed(latlon)
+    embed_all(ours, latlon)
     first, seconds = clock() - start, dict.fromkeys(contestants, float("inf"))
-    contestants[RIVAL].embed(latlon)
+    embed_all(contestants[RIVAL], latlon)
     for _ in range(arguments.rounds):
         for who, embed in contestants.items():
             start = clock()
-            embed.embed(latlon)
+            embed_all(embed, latlon)
             seconds[who] = min(seconds[who], clock() - start)
     one = one_place_ms(contestants[name], clock)
     row = Speed(name, first, len(latlon) / seconds[name], seconds[RIVAL] / seconds[name], one)
     print(*row, flush=True)
     return row
+
+
+def embed_all(embed: Embedder, latlon: torch.Tensor) -> None:
+    if latlon.is_cuda:
+        embed.embed_tensor(latlon, check=False)
+        torch.cuda.synchronize()
+    else:
+        embed.embed(latlon.numpy())
 
 
 def one_place_ms(embed: Embedder, clock: Callable[[], float]) -> float:
