@@ -72,10 +72,12 @@ def find_key(here: Sequence[float], side: int) -> int:
     key = 2 * axis + (height < 0)
     steps = [math.atan(here[(axis + i) % 3] / abs(height)) * (4 / math.pi) + 1 for i in (1, 2)]
     first, second = (min(max(int(step * (side / 2)), 0), side - 1) for step in steps)
-    spread = [sum((number >> bit & 1) << 2 * bit for bit in range(side.bit_length())) for number in (first, second)]
+    spread = [SPREAD[number >> 8] << 16 | SPREAD[number & 255] for number in (first, second)]
     return key * side**2 + (spread[0] << 1) + spread[1]
 
 
+SPREAD = [sum((number >> bit & 1) << 2 * bit for bit in range(8)) for number in range(256)]
+"""`spread_bits` of numbers of eight bits."""
 MASKS = (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F, 0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF, 0xFFFFFFFF)
 
 

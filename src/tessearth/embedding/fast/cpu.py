@@ -148,6 +148,7 @@ class OnePlace:
             OneByLists(mixture) if isinstance(mixture, ListedMixture) else OneByAll(mixture)
             for mixture in many.mixtures
         ]
+        self.is_listed = any(isinstance(mixture, ListedMixture) for mixture in many.mixtures)
         self.folded, self.bias, self.normalize = many.folded, many.folded.bias.numpy(), many.config.normalize
         octaves = np.arange(many.config.coordinate_octaves, dtype=np.float32)
         self.octaves = np.float32(np.pi) * np.exp2(octaves)[:, None]
@@ -164,7 +165,7 @@ class OnePlace:
 
     def _mix(self, here: Floats) -> Tensor:
         """The mixed rows, (W,)."""
-        mixed, key = self.folded.offset, cell_key(here.tolist())
+        mixed, key = self.folded.offset, cell_key(here.tolist()) if self.is_listed else 0
         for mixture in self.mixtures:
             mixed = torch.addmv(mixed, mixture.onwards, mixture.mix(here, key))
         return mixed
