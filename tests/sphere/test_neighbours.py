@@ -16,7 +16,9 @@ def clumps() -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "points", [fibonacci_lattice(3000), clumps(), fibonacci_lattice(7)], ids=["lattice", "clumps", "few"]
+    "points",
+    [fibonacci_lattice(3000), clumps(), fibonacci_lattice(7), clumps()[50:61]],
+    ids=["lattice", "clumps", "few", "uneven"],
 )
 def test_the_mean_chord_is_that_to_the_nearest_of_all_points(points: torch.Tensor) -> None:
     chords = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").sort(-1).values[:, 1:7]

@@ -65,6 +65,8 @@ class _NeighbourRule:
 
 def _bound_chord(points: Tensor, neighbours: int) -> Tensor:
     """An upper bound of the chord to the last of the nearest, (K,): that to as many before and after along a curve."""
+    if len(points) <= 2 * neighbours:  # the curve closes: a point before would be one after as well
+        return points.new_full((len(points),), 2.0)
     shifts = [shift for shift in range(-neighbours, neighbours + 1) if shift]
     chords = torch.stack([(points - points.roll(shift, 0)).square().sum(-1) for shift in shifts])
     return chords.kthvalue(neighbours, dim=0).values.sqrt()
