@@ -112,9 +112,8 @@ class FewSites:
                 mixtures.append(level.mix(level.weights(xyz)))
                 continue
             level.prepare(keys)
-            table = [torch.stack(level.axes, dim=1), 2 * level.half, level.territory, level.rows]
             background = -math.inf if level.background is None else level.background
-            mixtures.append(mix_listed(xyz, background, [*table, *level.regions.joined()])[0])
+            mixtures.append(mix_listed(xyz, background, [*level.columns, *level.regions.joined()])[0])
         return mixtures
 
     def explain(self, xyz: Tensor, top_k: int | None = None) -> tuple[Tensor, Tensor | None, list[Nearby]]:

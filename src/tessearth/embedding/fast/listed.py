@@ -119,6 +119,11 @@ class ListedSites:
         """What a site's logit needs, (K, 5), a site's numbers next to each other."""
         return torch.stack((*self.axes, self.half, self.territory), dim=1).numpy()
 
+    @functools.cached_property
+    def columns(self) -> list[Tensor]:
+        """What `encoder.mix_listed` takes before the lists: positions (K, 3), sharpness, territory, rows (K, S)."""
+        return [torch.stack(self.axes, dim=1), 2 * self.half, self.territory, self.rows]
+
     def _logits(self, xyz: Tensor, sites: Tensor, shape: torch.Size) -> Tensor:
         """Logits at places (N, 3) of the sites of each, or of sites that all share, of a shape (N, L) or (1, L)."""
         square = torch.empty(0)
