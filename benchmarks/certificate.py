@@ -193,7 +193,9 @@ def examine_level(name: str, level: SoftVoronoi, places: int, device: str) -> He
     lists = RegionLists(level)
     for region in range(6 * 4**lists.depth):
         lists.make(region)
-    joined, generator = lists.joined(), torch.Generator(device).manual_seed(1)
+    joined = lists.joined()
+    joined = joined._replace(sites=lists.order[joined.sites])
+    generator = torch.Generator(device).manual_seed(1)
     at_once, worst, worst_at = max(256, 2**24 // level.config.num_sites), torch.zeros(0), torch.zeros(0, 3)
     worst, worst_at = worst.to(device, torch.float64), worst_at.to(device, torch.float64)
     for start in range(0, places, at_once):
@@ -244,7 +246,7 @@ def leave_out(level: SoftVoronoi, lists: CellLists, xyz: Tensor) -> Tensor:
     cell = lists.find(xyz)
     start, step = lists.starts[cell][:, None], torch.arange(int(lists.lengths.max()), device=xyz.device)
     inside = step < (lists.starts[cell + 1][:, None] - start)
-    listed = lists.sites[(start + step).clamp(max=len(lists.sites) - 1)].long()
+    listed = lists.sites[(start + step).clamp(max=len(lists.sites) - 1)]
     weights.scatter_reduce_(-1, listed, torch.where(inside, 0.0, 2.0).double(), "amin")
     return weights.sum(-1)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from tessearth.embedding.fast import listed, regions
-from tessearth.embedding.fast.bounds import EPSILON
+from tessearth.embedding.fast.bounds import EPSILON, sort_by_key, sort_places
 from tessearth.embedding.fast.cpu import FastVoronoi
 from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture
@@ -82,7 +82,7 @@ def test_what_lists_leave_out_weighs_at_most_epsilon(
     cells = lists.at(cell_keys(xyz)).tolist()
     for cell, row in zip(cells, weights, strict=True):
         near = lists.sites[int(lists.starts[cell]) : int(lists.starts[cell + 1])]
-        assert float(row.sum() - row[near.long()].sum()) <= EPSILON
+        assert float(row.sum() - row[sites.regions.order[near]].sum()) <= EPSILON
 
 
 @pytest.mark.parametrize("kind", LEVELS)
@@ -96,7 +96,8 @@ def test_mixtures_by_lists_are_those_of_all_sites(kind: str) -> None:
     assert (sites.mix(xyz, cell_keys(xyz)) - expected).abs().max() < allowed
     for here, wanted in zip(xyz[::37], expected[::37], strict=True):
         which, weights = sites.weigh_one(here.numpy(), int(cell_keys(here[None])))
-        assert np.abs(weights @ voronoi.embeddings[which].numpy() - wanted.numpy()).max() < allowed
+        rows = voronoi.embeddings[sites.regions.order[which]].numpy()
+        assert np.abs(weights @ rows - wanted.numpy()).max() < allowed
 
 
 def test_crowded_cells_are_mixed_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,3 +151,25 @@ def test_a_copy_by_pickle_makes_the_same_lists() -> None:
 def test_the_key_of_one_place_is_that_of_many() -> None:
     xyz = normalize(torch.cat((fibonacci_lattice(500), torch.eye(3), -torch.eye(3), PARIS[None])), dim=-1)
     assert [cell_key(here) for here in xyz.tolist()] == cell_keys(xyz).tolist()
+
+
+def test_the_order_of_places_and_the_number_of_threads_change_no_byte() -> None:
+    levels = (TessellationConfig(num_sites=900, site_dim=4, **LEVEL), TessellationConfig(num_sites=200, site_dim=3))
+    quick = FastVoronoi(tiny_encoder(tessellations=levels, dtype=torch.float32).requires_grad_(False), "float32")
+    crowd = normalize(PARIS + 1e-5 * fibonacci_lattice(700), dim=-1)  # many in each of the smallest cells
+    xyz = torch.cat((crowd, fibonacci_lattice(2000), crowd[:5])).float()
+    shuffled = torch.randperm(len(xyz), generator=torch.Generator().manual_seed(0))
+    expected = quick.embed(xyz)
+    assert torch.equal(quick.embed(xyz[shuffled]), expected[shuffled])
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(quick.embed(xyz), expected)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_places_are_sorted_along_the_same_curve_whatever_sorts_them() -> None:
+    xyz = fibonacci_lattice(500).float()
+    by_key, by_cell = sort_by_key(xyz), sort_places(xyz)
+    assert torch.equal(by_key.fine, by_cell.fine)
+    assert torch.equal(by_key.keys, cell_keys(xyz)[by_key.order])

@@ -24,6 +24,15 @@ def site_weights(x, sites, log_tau):
     return softmax((x @ unit(sites).T) * np.exp(log_tau))
 
 
+def chord_site_weights(x, sites, log_tau, territory, background=None):
+    s = sites / np.linalg.norm(sites, axis=1, keepdims=True)
+    square = ((x[:, None, :] - s) ** 2).sum(axis=-1)
+    logits = territory - np.exp(log_tau) / 2 * square
+    if background is None:
+        return softmax(logits)
+    return softmax(np.concatenate([logits, np.full((len(x), 1), background)], axis=1))[:, :-1]
+
+
 def decoupled_site_weights(x, sites, log_tau, territory):
     return softmax((x @ unit(sites).T - 1) * np.exp(log_tau) + territory)
 

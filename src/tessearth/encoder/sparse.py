@@ -109,7 +109,9 @@ class _ListedOnCpu(torch.autograd.Function):
 
 
 @torch.library.custom_op("tessearth::mix_listed", mutates_args=())
-def mix_listed(xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool = True) -> tuple[Tensor, Tensor]:
+def mix_listed(
+    xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool = False
+) -> tuple[Tensor, Tensor]:
     """The same on a GPU, with largest logits and sums, (N, 2): an operation that a compiler leaves alone."""
     from tessearth.encoder.sparse_kernels import forward
 
@@ -118,7 +120,7 @@ def mix_listed(xyz: Tensor, background: float, tensors: list[Tensor], repeatable
 
 
 @mix_listed.register_fake
-def _(xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool = True) -> tuple[Tensor, Tensor]:
+def _(xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool = False) -> tuple[Tensor, Tensor]:
     rows = tensors[3]
     return rows.new_empty(len(xyz), rows.shape[1]), xyz.new_empty(len(xyz), 2)
 
@@ -161,11 +163,12 @@ class SparseMixer:
     """
 
     def __init__(
-        self, epsilon: float = EPSILON, slack: Slack | None = None, room: float = 2.0, repeatable: bool = True
+        self, epsilon: float = EPSILON, slack: Slack | None = None, room: float = 2.0, repeatable: bool = False
     ) -> None:
         """`room` is how many times the first lists fit into the memory that is set aside.
 
-        Gradients that are not `repeatable` differ in their last digits from run to run of a GPU, and take less time.
+        Gradients differ in their last digits from run to run of a GPU, unless they are to be `repeatable`, which takes
+        more time and memory.
         """
         self.epsilon, self.room, self.repeatable = epsilon, room, repeatable
         self.slack = slack or Slack(shift=0.2, log_sharpness=0.15, territory=0.1)

@@ -10,7 +10,10 @@ their mixture, the tokens, the head. "fast" leaves out sites that provably weigh
                         more: sorted into cells of the sphere (`bounds`); each batch      under a second, and
                         takes the cheapest of series, lists of sites and all sites        a second per new region
                         (`mixture`, `series`), in blocks of 512 places on all threads
+                        levels of sharp sites: by the list of each place's own cell       seconds for the whole
+                        (`listed`), which is made with its region (`regions`)             sphere and 65,536 sites
     GPU      plain      by all sites, 134 million weights at a time                       nothing
+                        levels of sharp sites: by lists and a Triton kernel (`levels`)    tenths of a second
     GPU      fast       by series in every cell and Triton kernels up to the head         about ten seconds
                         (`gpu`, `triton_kernels`)
 
@@ -20,7 +23,9 @@ call of a few thousand places leaves most slots of its blocks empty. Tables and 
 packed and written by the host, so they take "auto".
 
 `top_k`, float64 and explanations are always computed plainly, and so are models without a fast form: all but Voronoi
-encoders, and on a GPU those with several tessellations or with sites too sharp for series.
+encoders, and on a GPU those with several tessellations or with sites too sharp for series. Where a tessellation has
+chord logits and its sites are sharp, or few of them matter at a place (`listed.takes_lists`), `top_k` and explanations
+look at its lists instead of all sites.
 
 What is taken never depends on earlier calls: the same places in the same call give the same bits.
 """

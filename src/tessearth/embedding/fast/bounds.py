@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tessearth.encoder import SoftVoronoi
-from tessearth.sphere import CubeCells
+from tessearth.sphere import DEPTH, CubeCells, cell_keys
 
 EPSILON = 1e-6
 """The most that the weights of all sites left out may add up to, at any point."""
@@ -132,6 +132,9 @@ class SiteLists:
         return self._lists[cell]
 
 
+EMPTY = torch.zeros(0, dtype=torch.int64)
+
+
 class SortedPlaces(NamedTuple):
     """Places sorted by finest cell, along a curve that fills each coarser cell before the next."""
 
@@ -139,6 +142,12 @@ class SortedPlaces(NamedTuple):
     """The index of each place before sorting, (N,)."""
     fine: Tensor
     """The rank of each place's finest cell along the curve, rising, (N,)."""
+    keys: Tensor = EMPTY
+    """The key of each place as `sphere.cell_keys` gives it, rising, (N,), where places are sorted by it."""
+
+    def part(self, rows: slice) -> "SortedPlaces":
+        """Some of the places."""
+        return SortedPlaces(self.order[rows], self.fine[rows], self.keys[rows])
 
     def count_cells(self, side: int) -> int:
         """How many cells of a coarser side hold places."""
@@ -153,6 +162,19 @@ def sort_places(xyz: Tensor) -> SortedPlaces:
     ranks = _ranks()[CubeCells(FINEST).find(xyz).numpy()]
     order = np.lexsort((*xyz.T.numpy(), ranks))
     return SortedPlaces(torch.from_numpy(order), torch.from_numpy(ranks[order].astype(np.int64)))
+
+
+def sort_by_key(xyz: Tensor) -> SortedPlaces:
+    """Sort directions, (N, 3) on the CPU, along the curve through the smallest cells; within one by their coordinates.
+
+    The order of the input changes neither this order nor the last bit of an embedding.
+    """
+    unsorted = cell_keys(xyz)
+    keys, order = unsorted.sort(stable=True)
+    if bool((keys[1:] == keys[:-1]).any()):
+        order = torch.from_numpy(np.lexsort((*xyz.T.numpy(), unsorted.numpy())))
+        keys = unsorted[order]
+    return SortedPlaces(order, keys >> 2 * (DEPTH - FINEST.bit_length() + 1), keys)
 
 
 def fine_per_cell(side: int) -> int:

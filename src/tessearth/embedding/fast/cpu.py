@@ -3,7 +3,6 @@
 Equal to the plain path up to rounding and the epsilon of `bounds` and `series`.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,22 +14,24 @@ from torch import Tensor
 
 from tessearth.embedding.fast.bounds import (
     EPSILON,
-    FINEST,
     SortedPlaces,
     read_logits,
     read_rows,
+    sort_by_key,
     sort_places,
 )
 from tessearth.embedding.fast.head import FastHead, Precision, fold
 from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture, Way
 from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder
-from tessearth.sphere import DEPTH, cell_key, cell_keys
+from tessearth.sphere import cell_key
 
 Floats = npt.NDArray[np.float32]
 
 ROWS_AT_ONCE = 512
 """Places whose activations are held at once: they stay in a CPU's second cache, and neighbours share silent units."""
+LISTED_AT_ONCE = 1024
+"""The same where sites are listed, which takes many small steps."""
 FEW_PLACES = 4
 """Up to this many places are embedded one by one."""
 LIGHT = (128.0, 512.0)
@@ -73,7 +74,8 @@ class FastVoronoi:
         return np.stack([self._one.embed(here) for here in xyz])
 
     def _embed_many(self, xyz: Tensor) -> Tensor:
-        places = sort_places(xyz)
+        is_listed = any(isinstance(mixture, ListedMixture) for mixture in self.mixtures)
+        places, at_once = (sort_by_key(xyz), LISTED_AT_ONCE) if is_listed else (sort_places(xyz), ROWS_AT_ONCE)
         ways = [m.choose(places) if isinstance(m, TessellationMixture) else Way() for m in self.mixtures]
         sorted_xyz = xyz.index_select(0, places.order)
         self._list(places)
@@ -81,31 +83,29 @@ class FastVoronoi:
         rows = np.empty((len(xyz), self.config.output_dim), np.float32)  # numpy asks for large pages: 3 times as fast
 
         def embed_block(start: int) -> None:
-            part = slice(start, start + ROWS_AT_ONCE)
-            raw = self.head(self._activate(sorted_xyz[part], places.fine[part], ways))
+            part = slice(start, start + at_once)
+            raw = self.head(self._activate(sorted_xyz[part], places.part(part), ways))
             if self.config.normalize:
                 raw.div_(torch.linalg.vector_norm(raw, dim=1, keepdim=True).clamp_(min=1e-12))
             rows[order[part]] = raw.numpy()  # numpy puts rows away three times as fast as torch
 
-        for_each_block(embed_block, range(0, len(xyz), ROWS_AT_ONCE))
+        for_each_block(embed_block, range(0, len(xyz), at_once))
         return torch.from_numpy(rows)
 
     def _list(self, places: SortedPlaces) -> None:
         """Make the lists that places need and that are not made yet."""
-        keys = torch.unique_consecutive(places.fine) << 2 * DEPTH - 2 * int(math.log2(FINEST))
         listed = [mixture.sites for mixture in self.mixtures if isinstance(mixture, ListedMixture)]
-        jobs = [(sites, region) for sites in listed for region in sites.regions.missing(keys)]
+        jobs = [(sites, region) for sites in listed for region in sites.regions.missing(places.keys)]
         for_each_block(lambda job: jobs[job][0].regions.make(jobs[job][1]), range(len(jobs)))
 
-    def _activate(self, xyz: Tensor, fine: Tensor, ways: list[Way]) -> Tensor:
+    def _activate(self, xyz: Tensor, places: SortedPlaces, ways: list[Way]) -> Tensor:
         """The head's first activation, (H, N)."""
         mixed = self.folded.offset[:, None].repeat(1, len(xyz))  # a copy even for one place: what follows writes to it
-        keys = cell_keys(xyz) if any(isinstance(m, ListedMixture) for m in self.mixtures) else fine
         for mixture, way in zip(self.mixtures, ways, strict=True):
             if isinstance(mixture, ListedMixture):
-                mixture.add_to(mixed, xyz, keys)
+                mixture.add_to(mixed, xyz, places.keys)
             else:
-                mixture.add_to(mixed, xyz, fine, way)
+                mixture.add_to(mixed, xyz, places.fine, way)
         features = self.encoder.coordinate_features(xyz) if self.config.coordinate_octaves else None
         return self.folded.activate(mixed, features)
 

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.embedding.fast import triton_kernels as kernels
-from tessearth.embedding.fast.bounds import FINEST, AffineLogits, cells_along_curve, read_logits
+from tessearth.embedding.fast.bounds import FINEST, AffineLogits, cells_along_curve, read_logits, read_rows
 from tessearth.embedding.fast.head import Folded, fold, residual_blocks
+from tessearth.embedding.fast.listed import takes_lists
 from tessearth.embedding.fast.series import CellTables, evaluate_terms, series_degree, term_degrees
 from tessearth.embedding.fast.triton_kernels import MOST_TERMS, Halves, Shape, Tables
 from tessearth.encoder import SphericalVoronoiEncoder
@@ -182,14 +183,14 @@ class GpuVoronoi:
 
 def prepare_on_gpu(encoder: SphericalVoronoiEncoder, device: torch.device, dtype: torch.dtype) -> GpuVoronoi | None:
     """The fast form of an encoder's copy; None where several tessellations or too sharp sites leave no series."""
-    if len(encoder.voronois()) != 1:
+    if len(encoder.voronois()) != 1 or takes_lists(encoder.voronois()[0]):
         return None
     encoder = copy.deepcopy(encoder).eval().requires_grad_(False).float().cpu()
     parts: list[Any] = [part.to(device) if isinstance(part, Tensor) else part for part in fold(encoder)]
     folded = Folded(*parts)
     voronoi = encoder.to(device).voronois()[0]
     logits = AffineLogits(*(part.to(device) for part in read_logits(voronoi)))
-    series = make_series(logits, voronoi.embeddings, folded, MIXED_IN.get(dtype, dtype))
+    series = make_series(logits, read_rows(voronoi), folded, MIXED_IN.get(dtype, dtype))
     return None if series is None else GpuVoronoi(encoder, series, folded, dtype)
 
 

@@ -51,7 +51,7 @@ class FewSites:
         return max(LISTED_AT_ONCE, 4 * self.encoder.output_dim, *dense)
 
     def weigh(self, xyz: Tensor, top_k: int | None = None) -> list[Nearby]:
-        """The sites that matter at directions (N, 3) in each tessellation, with their weights."""
+        """The sites that matter at directions (N, 3) in each tessellation, with their weights; see `number`."""
         keys, found = cell_keys(xyz), []
         for level in self.levels:
             if isinstance(level, SoftVoronoi):
@@ -61,6 +61,14 @@ class FewSites:
             else:
                 level.prepare(keys)
                 found.append(level.weigh(xyz, keys, top_k))
+        return found
+
+    def number(self, nearby: list[Nearby]) -> list[Nearby]:
+        """The sites of `weigh` by the encoder's numbers, tessellations one after another."""
+        found = []
+        for level, part, first in zip(self.levels, nearby, self.first, strict=True):
+            own = part.sites if isinstance(level, SoftVoronoi) else level.regions.order[part.sites]
+            found.append(Nearby(own + first, part.weights))
         return found
 
     def add_up(self, nearby: list[Nearby]) -> list[Tensor]:
@@ -79,20 +87,21 @@ class FewSites:
     def share(self, nearby: list[Nearby], sites: Tensor) -> Tensor:
         """The weights of sites (N, m), numbered tessellations one after another, at the places of `weigh`."""
         found = torch.zeros(sites.shape, dtype=nearby[0].weights.dtype, device=sites.device)
-        for part, first in zip(nearby, self.first, strict=True):
-            is_it = (part.sites + first)[:, None, :] == sites[:, :, None]
+        for part in self.number(nearby):
+            is_it = part.sites[:, None, :] == sites[:, :, None]
             found += (is_it * part.weights[:, None, :]).sum(-1)
         return found
 
     def average(self, nearby: list[Nearby], values: Sequence[Tensor]) -> list[Tensor]:
         """Each tessellation's mean of a number per site, (K,), by the weights of places, (N,)."""
         found = []
-        for level, part, value in zip(self.levels, nearby, values, strict=True):
+        numbered = self.number(nearby)
+        for level, part, value, first in zip(self.levels, numbered, values, self.first, strict=True):
             if isinstance(level, SoftVoronoi) and level.config.background is None:
                 found.append(part.weights @ value)
             else:
                 total = part.weights.sum(-1).clamp_min(torch.finfo(value.dtype).tiny)
-                found.append((part.weights * value[part.sites]).sum(-1) / total)
+                found.append((part.weights * value[part.sites - first]).sum(-1) / total)
         return found
 
     def mix_by_kernels(self, xyz: Tensor) -> list[Tensor]:
@@ -115,7 +124,7 @@ class FewSites:
         """
         nearby = self.weigh(xyz, top_k)
         embedding, attention = self.encoder.from_mixtures(xyz, self.add_up(nearby))
-        return embedding, attention, [shorten(part, first) for part, first in zip(nearby, self.first, strict=True)]
+        return embedding, attention, [shorten(part) for part in self.number(nearby)]
 
 
 @functools.cache
@@ -124,10 +133,10 @@ def has_kernels() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def shorten(nearby: Nearby, first: int) -> Nearby:
-    """The heaviest sites first, numbered from `first` on, without those that weigh epsilon together."""
+def shorten(nearby: Nearby) -> Nearby:
+    """The heaviest sites first, without those that weigh epsilon together."""
     weights, order = nearby.weights.sort(dim=-1, descending=True, stable=True)
-    sites = nearby.sites.gather(-1, order).long() + first
+    sites = nearby.sites.gather(-1, order).long()
     rest = weights.flip(-1).cumsum(-1).flip(-1)  # of this site and the lighter ones
     light = rest <= EPSILON
     longest = int((~light).sum(-1).max()) if len(light) else 0

@@ -34,7 +34,7 @@ class Nearby(NamedTuple):
     """The sites that matter at places, padded to one length."""
 
     sites: Tensor
-    """(N, L) in int32; any site where the weight is padding."""
+    """(N, L); any site where the weight is padding."""
     weights: Tensor
     """(N, L); 0 in the padding."""
 
@@ -43,7 +43,8 @@ class ListedSites:
     """A tessellation with chord logits, mixed by lists, on the device and in the precision of its sites."""
 
     def __init__(self, voronoi: SoftVoronoi) -> None:
-        self.regions, self.rows = RegionLists(voronoi), voronoi.embeddings.detach()
+        self.regions = RegionLists(voronoi)
+        self.rows = voronoi.embeddings.detach()[self.regions.order]
         positions, sharpness, territory, self.background = self.regions.geometry
         self.axes = tuple(axis.to(self.rows.dtype).contiguous() for axis in positions.unbind(1))
         self.half, self.territory = (sharpness / 2).to(self.rows.dtype), territory.to(self.rows.dtype)
@@ -56,7 +57,7 @@ class ListedSites:
     def weigh(self, xyz: Tensor, keys: Tensor, top_k: int | None = None) -> Nearby:
         """The sites listed for each direction, (N, 3), by the keys of prepared cells, with their weights.
 
-        With `top_k` only those with the largest logits count.
+        Sites have the numbers of `regions`. With `top_k` only those with the largest logits count.
         """
         lists = self.regions.joined()
         cell = lists.at(keys)
@@ -81,7 +82,7 @@ class ListedSites:
         return self.add_up(self.weigh(xyz, keys))
 
     def add_up(self, nearby: Nearby) -> Tensor:
-        """The mixture of site embeddings by weights, (N, L) -> (N, S)."""
+        """The mixture of site embeddings by the weights of `weigh`, (N, L) -> (N, S)."""
         sites, weights = nearby
         starts = torch.arange(0, sites.numel(), sites.shape[1], dtype=sites.dtype, device=sites.device)
         return torch.embedding_bag(self.rows, sites.reshape(-1), starts, False, 0, False, weights.reshape(-1))[0]
@@ -122,7 +123,8 @@ class ListedSites:
         """Logits at places (N, 3) of the sites of each, or of sites that all share, of a shape (N, L) or (1, L)."""
         square = torch.empty(0)
         for i, (axis, here) in enumerate(zip(self.axes, xyz.unbind(1), strict=True)):
-            away = axis.index_select(0, sites).view(shape) - here[:, None]
+            away = axis.index_select(0, sites).view(shape)
+            away = away.sub_(here[:, None]) if shape[0] == len(here) else away - here[:, None]
             square = square.addcmul_(away, away) if i else away.square_()
         half, territory = (part.index_select(0, sites).view(shape) for part in (self.half, self.territory))
         return torch.addcmul(territory, half, square.neg_(), out=square)

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from tessearth.embedding.fast.bounds import EPSILON, bound_weights, keep_sites, read_logits
 from tessearth.encoder import SiteGeometry, SoftVoronoi, list_sites
-from tessearth.sphere import DEPTH, CellLists, CubeCells
+from tessearth.sphere import DEPTH, CellLists, CubeCells, cell_keys
 
 SITES_PER_REGION = 4096
 """The sphere is cut into regions whose lists are made together, as many as have about these sites each."""
@@ -22,11 +22,19 @@ NEAR_SHARE = 1 / 16
 
 
 class RegionLists:
-    """The lists of a tessellation with chord logits. They do not depend on the order in which they are made."""
+    """The lists of a tessellation with chord logits. They do not depend on the order in which they are made.
+
+    Sites are numbered along the curve through the sphere's cells, so that those of a list lie together in memory.
+    """
 
     def __init__(self, voronoi: SoftVoronoi) -> None:
-        self.logits, self.geometry, count = read_logits(voronoi), read_sites(voronoi), voronoi.config.num_sites
-        self.device = self.geometry.positions.device
+        positions, sharpness, territory, background = read_sites(voronoi)
+        self.order = cell_keys(positions).argsort(stable=True)
+        """The number that each site has in the encoder, (K,)."""
+        self.geometry = SiteGeometry(positions[self.order], sharpness[self.order], territory[self.order], background)
+        self.device, count = positions.device, voronoi.config.num_sites
+        behind = self.order.new_full((int(background is not None),), count)
+        self.logits = read_logits(voronoi).of(torch.cat((self.order, behind)))
         wanted = 0 if self.device.type == "cuda" else math.ceil(math.log(count / SITES_PER_REGION / 6, 4))
         self.depth = min(max(0, wanted), 2 * STEP)
         """How often a face of the cube is quartered into regions."""
@@ -39,6 +47,8 @@ class RegionLists:
 
     def missing(self, keys: Tensor) -> list[int]:
         """The regions of places, by the keys of their cells, that have no lists yet."""
+        if len(self.made) == 6 * 4**self.depth:
+            return []  # a GPU need not wait for the host
         return [region for region in torch.unique(keys >> self.shift).tolist() if region not in self.made]
 
     def make(self, region: int) -> None:
