@@ -8,11 +8,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from tessearth.encoder import SiteGeometry, Slack, list_sites, weigh_left_out
-from tessearth.encoder.lists import EPSILON, LONGEST
-from tessearth.sphere import CellLists, CubeCells, fibonacci_lattice
-from tessearth.sphere.cell_lists import DEPTH
+from tessearth.encoder.list_kernels import list_by_kernels
+from tessearth.encoder.lists import EPSILON, LONGEST, SiteRule
+from tessearth.sphere import DEPTH, CellLists, CubeCells, fibonacci_lattice, has_kernels, refine
 
 DOUBLE = torch.float64
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+needs_kernels = pytest.mark.skipif(
+    not has_kernels(DEVICE), reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1"
+)
 
 
 def crowd(count: int, spread: float, seed: int = 0) -> Tensor:
@@ -134,3 +138,19 @@ def test_far_from_all_sites_a_background_leaves_the_lists_empty() -> None:
 def test_the_same_sites_give_the_same_lists() -> None:
     sites = CASES["cities"]
     assert all(torch.equal(a, b) for a, b in zip(list_sites(sites), list_sites(sites), strict=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize("background", [None, -8.0], ids=["no background", "background"])
+@pytest.mark.parametrize("name", ["even", "cities", "every sharpness"])
+def test_kernels_make_the_lists_of_the_plain_path(name: str, background: float | None) -> None:
+    sites, slack = CASES[name]._replace(background=background), Slack(0.2, 0.15, 0.1)
+    within = (2, int(CubeCells(4).keys(CubeCells(4).find(sites.positions[200:201]))))  # where sites are, and few cells
+    present, rules = torch.arange(len(sites.positions)), []
+    for device in ("cpu", DEVICE):
+        there = SiteGeometry(*(part.to(device) for part in sites[:3]), background)
+        rules.append(SiteRule(there, EPSILON, slack, LONGEST))
+    plain = refine(present, rules[0], within=within)
+    made = list_by_kernels(present.to(DEVICE), rules[1], within)
+    for part, reference in zip(made, plain, strict=True):
+        assert torch.equal(part.cpu(), reference)

@@ -7,16 +7,20 @@ import torch
 from torch import Tensor
 
 from tessearth.encoder import (
-    SiteGeometry,
-    Slack,
     SoftVoronoi,
     SparseMixer,
     SphericalVoronoiEncoder,
     TessellationConfig,
-    list_sites,
 )
+from tessearth.encoder import sparse_kernels as kernels
 from tessearth.encoder.lists import EPSILON
+from tessearth.encoder.sparse import Table, _ListedOnCpu
 from tessearth.sphere import CellLists, fibonacci_lattice
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+needs_kernels = pytest.mark.skipif(
+    not kernels.is_available(DEVICE), reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1"
+)
 
 
 def unit(xyz: Tensor) -> Tensor:
@@ -85,60 +89,6 @@ def test_gradients_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(mixture, starts, eps=1e-6, atol=1e-5)
 
 
-def left_out(geometry: SiteGeometry, lists: CellLists, places: Tensor) -> Tensor:
-    """The weight of what is in no list, by all sites in float64."""
-    positions, tau, territory = (part.double() for part in geometry[:3])
-    logits = territory - tau / 2 * (places[:, None] - positions).square().sum(-1)
-    background = -math.inf if geometry.background is None else geometry.background
-    weights = torch.softmax(torch.nn.functional.pad(logits, (0, 1), value=background), dim=-1)[:, :-1]
-    for row, cell in enumerate(lists.find(places).tolist()):
-        weights[row, lists.sites[lists.starts[cell] : lists.starts[cell + 1]].long()] = 0
-    return weights.sum(-1)
-
-
-def geometry(kind: str, background: float | None) -> SiteGeometry:
-    """Sites that make lists hard."""
-    sites, generator = draws(300, 4), torch.Generator().manual_seed(5)
-    sharpness = torch.full((300,), 200.0, dtype=torch.float64)
-    territory = torch.randn(300, dtype=torch.float64, generator=generator)
-    if kind == "mixed":
-        sharpness = torch.logspace(math.log10(0.5), 8, 300, dtype=torch.float64)
-    elif kind == "coincident":
-        sites, sharpness = sites[:10].repeat(30, 1), sharpness.mul_(5)
-    elif kind == "clusters":
-        sites = unit(sites[:6].repeat_interleave(50, 0) + 1e-3 * draws(300, 6))
-        sharpness = sharpness.fill_(1e6)
-    elif kind == "absent":
-        territory[::2] = -math.inf
-    return SiteGeometry(sites, sharpness, territory, background)
-
-
-@pytest.mark.parametrize("background", [None, -10.0])
-@pytest.mark.parametrize("kind", ["even", "mixed", "coincident", "clusters", "absent"])
-def test_lists_leave_out_at_most_epsilon_wherever_a_place_is(kind: str, background: float | None) -> None:
-    given = geometry(kind, background)
-    lists = list_sites(given)
-    corners = torch.tensor([(1, 1, 1), (1, -1, 1), (0, 0, 1), (0, 0, -1), (-1, 0, 0), (1, 1, 0)], dtype=torch.float64)
-    near = unit(given.positions + given.sharpness[:, None] ** -0.5 * draws(300, 7))
-    between = unit(given.positions + given.positions.roll(1, 0))
-    places = torch.cat((draws(2000, 8), unit(corners), given.positions, near, between))
-    assert float(left_out(given, lists, places).max()) <= EPSILON
-    assert not torch.isin(lists.sites.long(), given.territory.isinf().nonzero()[:, 0]).any()
-
-
-def test_lists_hold_for_sites_that_move_within_their_slack() -> None:
-    given, slack = geometry("even", None), Slack(shift=0.2, log_sharpness=0.15, territory=0.1)
-    lists, generator = list_sites(given, slack=slack), torch.Generator().manual_seed(9)
-    sign = lambda: torch.randint(0, 2, (300,), generator=generator).double() * 2 - 1  # noqa: E731
-    step = slack.shift * given.sharpness[:, None] ** -0.5 * draws(300, 10)
-    moved = SiteGeometry(
-        unit(given.positions + 0.999 * (step - (step * given.positions).sum(-1, keepdim=True) * given.positions)),
-        given.sharpness * (slack.log_sharpness * sign()).exp(),
-        given.territory + 0.1 * sign(),
-    )
-    assert float(left_out(moved, lists, draws(3000, 11)).max()) <= EPSILON
-
-
 def test_the_anchor_gives_the_same_lists_again() -> None:
     voronoi = spaced(background=-8.0)
     mixer = mixer_of(voronoi)
@@ -169,20 +119,64 @@ def test_sites_are_held_within_the_slack() -> None:
     assert bool(voronoi.territory[~here].isinf().all())
 
 
-def test_kernels_of_a_gpu_give_what_a_cpu_gives() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    voronoi = spaced(2000, 40, background=-8.0).float()
-    places, out = draws(500, 14).float(), torch.randn(500, 40)
-    found = []
-    for device in ("cpu", "cuda"):
-        level, here = voronoi.to(device), places.to(device)
-        level.zero_grad()
-        mixture = mixer_of(level)(level, here)
-        mixture.backward(out.to(device))
-        found.append([mixture.detach().cpu(), *(p.grad.cpu() for p in level.parameters() if p.grad is not None)])
-    for cpu, gpu in zip(*found, strict=True):
-        torch.testing.assert_close(gpu, cpu, rtol=1e-3, atol=1e-5 * float(cpu.abs().max()))
+def gradients_of(
+    sites: list[Tensor], lists: CellLists, places: Tensor, out: Tensor, background: float | None
+) -> list[Tensor]:
+    """Of positions, sharpness, territory and rows, by the plain path."""
+    leaves = [part.detach().clone().requires_grad_() for part in sites]
+    least = -math.inf if background is None else background
+    plain = _ListedOnCpu.apply(places, least, *leaves, *lists)  # type: ignore[no-untyped-call]
+    return list(torch.autograd.grad(plain, leaves, out))
+
+
+def test_threads_change_no_bit() -> None:
+    voronoi, places, threads, found = spaced(1000, 16).float(), draws(600, 14).float(), torch.get_num_threads(), []
+    mixer = mixer_of(voronoi)
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            voronoi.zero_grad()
+            mixer(voronoi, places).square().sum().backward()
+            found.append([part.grad.clone() for part in voronoi.parameters() if part.grad is not None])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize(("count", "width", "background"), [(100, 6, None), (300, 40, -8.0), (60, 192, None)])
+def test_kernels_give_what_a_cpu_gives(count: int, width: int, background: float | None, repeatable: bool) -> None:
+    voronoi, places, out = spaced(count, width, background).eval(), draws(12, 14), draws(12 * width, 15)[:, 0]
+    out = out.view(12, width)
+    mixer = mixer_of(voronoi)
+    mixture = mixer(voronoi, places)
+    sites = [voronoi.positions(), voronoi.sharpness(), voronoi.territory, voronoi.embeddings]
+    wanted = gradients_of(sites, mixer.lists, places, out, background)
+    table = Table(*(part.detach().float().to(DEVICE) for part in sites), *(part.to(DEVICE) for part in mixer.lists))
+    here, least = places.float().to(DEVICE), -math.inf if background is None else background
+    got = kernels.forward(here, *table.find(here), table, least)
+    torch.testing.assert_close(got[0].double().cpu(), mixture.detach(), rtol=1e-4, atol=1e-5)
+    back = [kernels.backward(out.float().to(DEVICE), list(got), here, table, repeatable) for _ in range(2)]
+    for part, reference in zip(back[0], wanted, strict=True):
+        torch.testing.assert_close(part.double().cpu(), reference, rtol=1e-3, atol=1e-5 * float(reference.abs().max()))
+    if repeatable:
+        assert all(torch.equal(one, two) for one, two in zip(*back, strict=True))
+
+
+@needs_kernels
+def test_far_from_all_sites_kernels_share_gradients_as_weights() -> None:
+    """Three coincident sites of a tau of 10^8 share a place so far away that float32 forgets the logarithm of three."""
+    table = Table(
+        *(part.to(DEVICE) for part in (
+            torch.tensor([[1.0, 0, 0]] * 3), torch.full((3,), 1e8), torch.zeros(3), torch.eye(3, 8),
+            torch.tensor([0]), torch.tensor([0, 3]), torch.arange(3, dtype=torch.int32),
+        ))
+    )  # fmt: skip
+    place = torch.tensor([[-0.6, 0.8, 0]], device=DEVICE)
+    mixed = kernels.forward(place, *table.find(place), table, -math.inf)
+    to_rows = kernels.backward(torch.ones(1, 8, device=DEVICE), list(mixed), place, table, True)[3]
+    torch.testing.assert_close(to_rows.cpu(), torch.full((3, 8), 1 / 3))
 
 
 def test_an_encoder_by_lists_embeds_as_one_by_all_sites() -> None:

@@ -7,8 +7,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tessearth.sphere import Block, CubeCells, Verdict, fibonacci_lattice, mean_chord, refine
-from tessearth.sphere.cell_lists import DEPTH
+from tessearth.sphere import (
+    DEPTH,
+    Block,
+    CubeCells,
+    Verdict,
+    fibonacci_lattice,
+    has_kernels,
+    mean_chord,
+    refine,
+    refine_by_kernels,
+)
+from tessearth.sphere.neighbours import _NeighbourRule
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+needs_kernels = pytest.mark.skipif(
+    not has_kernels(DEVICE), reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1"
+)
 
 POLES_AND_SEAM = torch.tensor([(0, 0, 1), (0, 0, -1), (-1, 0, 0), (-1, 1e-9, 0), (-1, -1e-9, 0), (1, 1, 1)])
 
@@ -86,6 +101,32 @@ def test_mean_chords_are_those_by_all_distances(name: str, dtype: torch.dtype) -
     points = POINTS[name].to(dtype)
     for neighbours in (1, 6):
         torch.testing.assert_close(mean_chord(points, neighbours), brute_force(points, neighbours), rtol=1e-6, atol=0)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("name", "where"), [("crowds", -1), ("coincident", 0)])
+def test_kernels_find_neighbours_as_the_plain_path(name: str, where: int) -> None:
+    points = POINTS[name]
+    within = (2, int(CubeCells(4).keys(CubeCells(4).find(points[where][None]))))
+    lists = []
+    for device in ("cpu", DEVICE):
+        there, everyone = _NeighbourRule(points.to(device), 6), torch.arange(len(points), device=device)
+        by_kernels = device == DEVICE
+        made = (
+            refine_by_kernels(everyone, there.judge, within=within)
+            if by_kernels
+            else refine(everyone, there, within=within)
+        )
+        lists.append([part.cpu() for part in made])
+    assert len(lists[0][0]) > 1
+    assert all(torch.equal(one, two) for one, two in zip(*lists, strict=True))
+
+
+@pytest.mark.parametrize("count", [3, 7, 12, 13])
+def test_few_points_are_all_each_others_neighbours(count: int) -> None:
+    for seed in range(5):
+        points = random_points(count, seed=seed)
+        torch.testing.assert_close(mean_chord(points, 6), brute_force(points, min(6, count - 1)))
 
 
 def test_points_that_do_not_live_are_nobodys_neighbours() -> None:

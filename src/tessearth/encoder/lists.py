@@ -76,7 +76,14 @@ def list_sites(
     `within` names one cell, as for `refine`, and lists nothing outside.
     """
     present = (geometry.territory > -math.inf).nonzero()[:, 0]
-    return refine(present, SiteRule(geometry, epsilon, slack, longest), within=within)
+    rule = SiteRule(geometry, epsilon, slack, longest)
+    if present.is_cuda:
+        from tessearth.encoder.list_kernels import list_by_kernels  # brings Triton in
+        from tessearth.sphere import has_kernels
+
+        if has_kernels(present.device):
+            return list_by_kernels(present, rule, within)
+    return refine(present, rule, within=within)
 
 
 @torch.no_grad()
@@ -118,12 +125,25 @@ class SiteRule:
         """Keep the sites of each cell until those left out fit into epsilon."""
         at_centre, bounds = self.bound(block)
         bins, (last, above), length = self.cut(block, bounds)
-        stuck = (length > self.longest) & (2 * length > block.lengths)  # not even half as long as its parent's
-        if bool(stuck.any()):
-            stuck &= length <= SPREAD * self.cut(block, at_centre)[2]
-            stuck &= SPREAD * (length - block.tally(self.is_inside(block))) >= length
+        done = length <= self.longest
+        if bool(self.may_be_stuck(length, block.lengths).any()):
+            done |= self.is_stuck(
+                length, block.lengths, self.cut(block, at_centre)[2], block.tally(self.is_inside(block))
+            )
         kept, passed_on = (bins >= least.index_select(0, block.cell) for least in (last, above))
-        return Verdict(stuck | (length <= self.longest), kept, passed_on)
+        return Verdict(done, kept, passed_on)
+
+    def may_be_stuck(self, length: Tensor, before: Tensor) -> Tensor:
+        """Which cells' lists are too long and not even half as long as their parents', (C,)."""
+        return (length > self.longest) & (2 * length > before)
+
+    def is_stuck(self, length: Tensor, before: Tensor, needed: Tensor, inside: Tensor) -> Tensor:
+        """Which cells are not worth quartering, (C,): little more is in their lists than their centres need.
+
+        Unless many sites lie inside that are so sharp that most of the cell is far from them.
+        """
+        few_more = (length <= SPREAD * needed) & (SPREAD * (length - inside) >= length)
+        return self.may_be_stuck(length, before) & few_more
 
     def cut(self, block: Block, bounds: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         """The bin of each bound, (P,), each cell's first bin that a list keeps, and that is passed on; lists' lengths.

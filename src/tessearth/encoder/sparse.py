@@ -109,8 +109,10 @@ class _ListedOnCpu(torch.autograd.Function):
 
 
 @torch.library.custom_op("tessearth::mix_listed", mutates_args=())
-def mix_listed(xyz: Tensor, background: float, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The same on a GPU, with the largest logits and sums, (N, 2): an operation that a compiler leaves alone."""
+def mix_listed(
+    xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The same on a GPU, with largest logits and sums, (N, 2): an operation that a compiler leaves alone."""
     from tessearth.encoder.sparse_kernels import forward
 
     table = Table(*tensors)
@@ -118,34 +120,35 @@ def mix_listed(xyz: Tensor, background: float, tensors: list[Tensor]) -> tuple[T
 
 
 @mix_listed.register_fake
-def _(xyz: Tensor, background: float, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _(xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool = False) -> tuple[Tensor, Tensor]:
     rows = tensors[3]
     return rows.new_empty(len(xyz), rows.shape[1]), xyz.new_empty(len(xyz), 2)
 
 
 @torch.library.custom_op("tessearth::mix_listed_backward", mutates_args=())
-def mix_listed_backward(gradient: Tensor, mixed: list[Tensor], xyz: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+def mix_listed_backward(
+    gradient: Tensor, mixed: list[Tensor], xyz: Tensor, repeatable: bool, tensors: list[Tensor]
+) -> list[Tensor]:
     """The gradients of positions, sharpness, territory and rows, from that of the mixture (N, S)."""
     from tessearth.encoder.sparse_kernels import backward
 
-    (mixture, tops), table = mixed, Table(*tensors)
-    return backward(gradient, (gradient * mixture).sum(-1), tops, xyz, *table.find(xyz), table)
+    return backward(gradient, mixed, xyz, Table(*tensors), repeatable)
 
 
 @mix_listed_backward.register_fake
-def _(gradient: Tensor, mixed: list[Tensor], xyz: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+def _(gradient: Tensor, mixed: list[Tensor], xyz: Tensor, repeatable: bool, tensors: list[Tensor]) -> list[Tensor]:
     return [torch.empty_like(part) for part in tensors[:4]]
 
 
 def _keep_context(ctx: Any, inputs: Any, output: Any) -> None:
-    xyz, _, tensors = inputs
+    xyz, _, tensors, ctx.repeatable = inputs
     ctx.save_for_backward(*output, xyz, *tensors)
 
 
 def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> Any:
     mixture, tops, xyz, *tensors = ctx.saved_tensors
-    found = mix_listed_backward(gradient.contiguous(), [mixture, tops], xyz, tensors)
-    return None, None, [*found, None, None, None]
+    found = mix_listed_backward(gradient.contiguous(), [mixture, tops], xyz, ctx.repeatable, tensors)
+    return None, None, [*found, None, None, None], None
 
 
 mix_listed.register_autograd(_backward, setup_context=_keep_context)
@@ -159,9 +162,15 @@ class SparseMixer:
     they outgrow it.
     """
 
-    def __init__(self, epsilon: float = EPSILON, slack: Slack | None = None, room: float = 2.0) -> None:
-        """`room` is how many times the first lists fit into the memory that is set aside."""
-        self.epsilon, self.room = epsilon, room
+    def __init__(
+        self, epsilon: float = EPSILON, slack: Slack | None = None, room: float = 2.0, repeatable: bool = False
+    ) -> None:
+        """`room` is how many times the first lists fit into the memory that is set aside.
+
+        Gradients differ in their last digits from run to run of a GPU, unless they are to be `repeatable`, which takes
+        more time and memory.
+        """
+        self.epsilon, self.room, self.repeatable = epsilon, room, repeatable
         self.slack = slack or Slack(shift=0.2, log_sharpness=0.15, territory=0.1)
         self.anchor: list[Tensor] = []
         """Positions, log sharpness and territory at the last refresh: with them `rebuild_` makes the same lists."""
@@ -174,7 +183,7 @@ class SparseMixer:
         xyz, tensors = xyz.to(voronoi.directions.dtype), [*sites, *self.lists]
         mixture: Tensor
         if xyz.is_cuda:
-            mixture, _ = mix_listed(xyz, background, tensors)
+            mixture, _ = mix_listed(xyz, background, tensors, self.repeatable)
         else:
             mixture = _ListedOnCpu.apply(xyz, background, *tensors)  # type: ignore[no-untyped-call]
         return mixture

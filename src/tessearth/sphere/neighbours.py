@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tessearth.sphere.cell_lists import DEPTH, Block, CellLists, Verdict, expand, refine
 from tessearth.sphere.cube_cells import CubeCells
+
+if TYPE_CHECKING:
+    from tessearth.sphere.cell_kernels import Candidates, Marks
 
 LONGEST = 96
 """A cell with more candidates than this is quartered, unless the neighbours of its points are far beyond it."""
@@ -27,16 +31,25 @@ def mean_chord(points: Tensor, neighbours: int, alive: Tensor | None = None) -> 
     if neighbours > 0:
         points = points[present]
         everyone = torch.arange(len(points), device=points.device)
-        lists = refine(everyone, _NeighbourRule(points, neighbours))
-        chords[present] = _measure(points, lists, neighbours)
+        chords[present] = _measure(points, _list(everyone, _NeighbourRule(points, neighbours)), neighbours)
     return chords
+
+
+def _list(items: Tensor, rule: "_NeighbourRule") -> CellLists:
+    if items.is_cuda:
+        from tessearth.sphere import cell_kernels  # brings Triton in
+
+        if cell_kernels.has_kernels(items.device):
+            return cell_kernels.refine_by_kernels(items, rule.judge)
+    return refine(items, rule)
 
 
 class _NeighbourRule:
     """Which points may be among the nearest of some point in a cell, for `refine`."""
 
     def __init__(self, points: Tensor, neighbours: int) -> None:
-        self.axes = points.double().T.contiguous()
+        self.points = points.double().contiguous()
+        self.axes = self.points.T.contiguous()
         cells = CubeCells(2**DEPTH)
         self.keys, order = cells.keys(cells.find(points)).sort()
         self.farthest = _bound_chord(points[order].double(), neighbours)
@@ -44,30 +57,38 @@ class _NeighbourRule:
 
     def __call__(self, block: Block) -> Verdict:
         """A neighbour of a point in the cap is at most a radius farther from the centre than from the point."""
-        starts, ends = (
-            torch.searchsorted(self.keys, key << 2 * (DEPTH - block.depth)) for key in (block.keys, block.keys + 1)
-        )
-        own, radius = ends - starts, 2 * torch.sin(block.radii / 2)
+        within, is_far = self.reach(block.depth, block.keys, block.radii)
+        square = torch.zeros(len(block.item), dtype=torch.float64, device=within.device)
+        for point, centre in zip(self.axes, block.centres.T.contiguous(), strict=True):
+            square.add_((point.index_select(0, block.item) - centre.index_select(0, block.cell)).square_())
+        kept = square <= within.index_select(0, block.cell)
+        return Verdict((block.tally(kept) <= LONGEST) | is_far, kept, kept)
+
+    def judge(self, level: "Candidates", marks: Tensor) -> "Marks":
+        """The same for all cells of a level, by a kernel."""
+        within, is_far = self.reach(level.depth, level.keys, level.radii)
+        from tessearth.sphere.cell_kernels import Marks, mark_near  # brings Triton in
+
+        kept = mark_near(level, self.points, within, marks)
+        asked = torch.ones_like(kept)
+        return Marks(marks, (asked, kept), (asked, kept), (kept <= LONGEST) | is_far)
+
+    def reach(self, depth: int, keys: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
+        """The square of how far from a cell's centre neighbours of its points lie, and whether far beyond it, (C,)."""
+        starts, ends = (torch.searchsorted(self.keys, key << 2 * (DEPTH - depth)) for key in (keys, keys + 1))
+        own, radius = ends - starts, 2 * torch.sin(radii / 2)
         chords = self.farthest[expand(starts, own)]
         farthest, least = (
             torch.segment_reduce(chords, reduce, lengths=own, unsafe=True, initial=initial)
             for reduce, initial in (("max", -math.inf), ("min", math.inf))
         )
-        within = (radius + farthest).square()
-        square = torch.zeros(len(block.item), dtype=torch.float64, device=own.device)
-        for point, centre in zip(self.axes, block.centres.T.contiguous(), strict=True):
-            square.add_((point.index_select(0, block.item) - centre.index_select(0, block.cell)).square_())
-        kept = square <= within.index_select(0, block.cell)
-        return Verdict(
-            (block.tally(kept) <= LONGEST) | (least > 4 * radius), kept, kept
-        )  # the latter also where no point is
+        return (radius + farthest).clamp_min(0).square(), least > 4 * radius  # nothing, and far, where no point is
 
 
 def _bound_chord(points: Tensor, neighbours: int) -> Tensor:
     """An upper bound of the chord to the last of the nearest, (K,): that to as many before and after along a curve."""
-    if len(points) <= 2 * neighbours:  # the curve closes: a point before would be one after as well
-        return points.new_full((len(points),), 2.0)
-    shifts = [shift for shift in range(-neighbours, neighbours + 1) if shift]
+    around = [shift for shift in range(-neighbours, neighbours + 1) if shift]
+    shifts = around if len(points) > len(around) else range(1, len(points))  # each other point once
     chords = torch.stack([(points - points.roll(shift, 0)).square().sum(-1) for shift in shifts])
     return chords.kthvalue(neighbours, dim=0).values.sqrt()
 
