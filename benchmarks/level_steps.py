@@ -4,6 +4,7 @@ Run: PYTHONPATH=src python3 benchmarks/level_steps.py --out FILE.json      (need
 
 Features are made up: a step's time does not depend on what they say. Steps between two measurements of spacing are
 replayed as one graph on a GPU; a measurement and an event are timed on their own. On a processor everything is small.
+Levels are mixed by lists from 4,096 sites on, as recipes/levels.toml has it; --sparse-from changes that.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from tessearth.training.step import numerics
 STEPS = 4000
 
 
-def make_recipe(sizes: Sizes, counts: tuple[int, ...], *, growing: bool) -> Recipe:
+def make_recipe(sizes: Sizes, counts: tuple[int, ...], *, growing: bool, sparse_from: int) -> Recipe:
     """Levels of so many sites with the head and the terms of `earth`; growing, the finest begins with an eighth."""
     widths = (192, 96, 64)
     broad = TessellationConfig(num_sites=counts[0], site_dim=widths[0], sharpness=15.0, logits="chord")
@@ -43,7 +44,9 @@ def make_recipe(sizes: Sizes, counts: tuple[int, ...], *, growing: bool) -> Reci
             hidden_dim=sizes.hidden,
             dropout=0.1,
         ),
-        sites=SitesRecipe(start="full", growth=GrowthRecipe(start=start, every=500) if growing else None),
+        sites=SitesRecipe(
+            start="full", growth=GrowthRecipe(start=start, every=500) if growing else None, sparse_from=sparse_from
+        ),
         objective=ObjectiveConfig(reconstruction=0.0, alignment=0.0, distillation=30.0, distil_from="unit"),
         training=TrainingRecipe(steps=STEPS, batch_size=sizes.batch, precision="bf16", jitter_degrees=0.002),
     )
@@ -100,6 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a JSON file for the results")
     parser.add_argument("--device", help="cpu or cuda [default: a GPU when there is one]")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sparse-from", type=int, default=4096, help="levels of so many sites are mixed by lists")
     parser.add_argument("--finest", type=int, nargs="+", help="sites of the finest level [default: 65536 1000000]")
     arguments = parser.parse_args()
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -111,7 +115,8 @@ def main() -> None:
         store = fabricate_store(Path(folder) / "store", sizes)
         for finest in arguments.finest or ((65_536, 1_000_000) if on_gpu else (512,)):
             for growing in (False, True):
-                recipe = make_recipe(sizes, (*coarse, finest), growing=growing)
+                counts = (*coarse, finest)
+                recipe = make_recipe(sizes, counts, growing=growing, sparse_from=arguments.sparse_from)
                 results.append(measure(store, recipe, device, arguments.rounds))
                 print(json.dumps(results[-1]), flush=True)
     if arguments.out:

@@ -6,7 +6,10 @@ A plan of benchmarks/study has `features`, the recipe whose sources are looked a
 the one that is trained, with `[changes]`; and `[[run]]` tables: name, `set` (changes to the recipe, dotted), `seeds`,
 `after` (a run that must be finished first; `{after}` in `set` is its folder), `baseline` (the recipe of another
 encoder), `places` (so many of the training places), `keep` for runs whose weights are wanted. Lines of results.jsonl
-hold scores on choosing places (or, with --report, on reported ones), the validation, and the steps a second of the run.
+hold scores on choosing places (or, with --report, on reported ones), the validation, and the steps a second of the run;
+`read_off` is the share of the image features' variance over held-out land that a ridge regression cannot read off the
+embedding, of the components as trained on and of their natural spectrum. Where the head's units are as many as the
+embedding's numbers, `units` has the scores of the units themselves, centred over land, without the linear exit.
 The imagery lies in one folder, as for benchmarks/features_gpu.py.
 """
 
@@ -25,10 +28,13 @@ from features_gpu import find_in
 from study import CHOOSING, REPORTING, JoinedStore, changed, load_recipe_table, score_all, some_of
 
 from tessearth import Embedder
+from tessearth.encoder import SphericalVoronoiEncoder
 from tessearth.encoder.weights import load_weights, save
 from tessearth.imagery import FeatureRecipe, compute_features
 from tessearth.labels import read_benchmark
+from tessearth.ridge import ridge_path
 from tessearth.settings import from_plain
+from tessearth.sphere import is_inhabited_land
 from tessearth.training import finished
 from tessearth.training.loop import pretrain
 from tessearth.training.recipe import Recipe, read_recipe
@@ -55,6 +61,39 @@ def open_features(folder, run):
     return some_of(store, run["places"]) if run.get("places") else store
 
 
+READ_PLACES = 100_000
+
+
+def read_off(embed, store, flattening, device):
+    """What a ridge regression on embeddings leaves of the components' variance over held-out land."""
+    rng, parts = np.random.default_rng(0), []
+    for rows, most in ((store.training, READ_PLACES), (store.validation, READ_PLACES // 4)):
+        rows = np.sort(rng.permutation(rows)[: 2 * most])
+        rows = rows[is_inhabited_land(store.latlon[rows])][:most]
+        x = torch.from_numpy(np.asarray(embed(store.latlon[rows]), np.float32)).to(device)
+        parts.append(
+            (x, torch.from_numpy(np.asarray(store.components[rows], np.float32).reshape(len(rows), -1)).to(device))
+        )
+    (x, y), (x_new, y_new) = parts
+    ((slope, bias),) = ridge_path(x, y, (1e-4 * len(x) * float(x.double().square().mean()),))
+    left, variance = (x_new @ slope.to(x_new) + bias.to(x_new) - y_new).square().mean(0), y_new.var(0)
+    natural = variance ** (1 / (1 - flattening))
+    shares = {"components": left.sum() / variance.sum(), "natural": (left / variance * natural).sum() / natural.sum()}
+    return {name: round(float(share), 4) for name, share in shares.items()}
+
+
+def in_units(encoder, latlon, device):
+    """The encoder whose embedding are its head's units, centred at places, without the linear exit behind them."""
+    config = dataclasses.replace(encoder.config, linear_exit=False, normalize=False)
+    units = SphericalVoronoiEncoder.allocate(config)
+    state = {k: v for k, v in encoder.state_dict().items() if not k.startswith("head.exit")}
+    units.load_state_dict(state | {"head.exit.bias": torch.zeros(config.hidden_dim)}, assign=True)
+    mean = torch.from_numpy(np.asarray(Embedder(units.eval(), device=device).embed(latlon)).mean(0, dtype=np.float64))
+    units.head.exit.bias.data = -mean.float()
+    units.config = dataclasses.replace(config, normalize=True)
+    return units
+
+
 def train(job):
     """One run with one seed: train, embed, score."""
     torch.set_num_threads(4)
@@ -76,7 +115,16 @@ def train(job):
     if run.get("keep") and encoder is not None and seed in (0, *run.get("keep_seeds", ())):
         save(encoder, arguments.out / f"{run['name']}-{seed}.safetensors", dtype=torch.float16)
     draws = REPORTING if arguments.report else plan.get("draws", CHOOSING)
-    scores = score_all(embedder.embed, read_benchmark(arguments.benchmark), draws, arguments.device)
+    tables, flattening = read_benchmark(arguments.benchmark), plan["flattening"]
+    scores = score_all(embedder.embed, tables, draws, arguments.device)
+    scores["read_off"] = read_off(embedder.embed, store, flattening, arguments.device)
+    config = None if encoder is None else encoder.config
+    if config is not None and config.linear_exit and config.hidden_dim == config.output_dim:
+        land = store.latlon[store.validation]
+        units = in_units(encoder, land[is_inhabited_land(land)][:50_000], arguments.device)
+        embedder = Embedder(units, device=arguments.device)
+        scores["units"] = score_all(embedder.embed, tables, draws, arguments.device)
+        scores["units"]["read_off"] = read_off(embedder.embed, store, flattening, arguments.device)
     lines = [json.loads(line) for line in (target / "metrics.jsonl").read_text().splitlines()]
     speeds = [line["steps_per_second"] for line in lines if "steps_per_second" in line]
     sites = [line["sites"] for line in lines if "sites" in line]
@@ -123,6 +171,7 @@ def main():
         make_features(plan, arguments.imagery, folder, arguments.device)
         torch.cuda.empty_cache() if arguments.device == "cuda" else None
     plan["base"] = changed(load_recipe_table(plan["recipe"]), plan.get("changes", {}))
+    plan["flattening"] = read_recipe(plan["features"]).features.flattening
     turns = [(turn, run, seed) for run in plan["run"] for turn, seed in enumerate(run.get("seeds", plan["seeds"]))]
     jobs = [(plan, run, seed, folder, arguments) for _, run, seed in sorted(turns, key=lambda turn: turn[0])]
     done, running = set(), {}
@@ -150,11 +199,12 @@ def shown(line):
     if "error" in line:
         return json.dumps(line)
     means = [line[f"{split}-means"] for split in ("random", "10deg")]
+    units = [line["units"][f"{split}-means"] for split in ("random", "10deg")] if "units" in line else ""
     kept = {
         k: round(v, 4) for k, v in line["validation"].items() if k in ("unexplained", "distillation", "contrastive")
     }
     return (
-        f"{line['run']} {line['seed']}: {means} {kept} country {line['random']['country']}/{line['10deg']['country']} "
+        f"{line['run']} {line['seed']}: {means} units {units} {kept} {line['read_off']} country {line['random']['country']}/{line['10deg']['country']} "
         f"elevation {line['10deg']['elevation']} population {line['10deg']['population']} "
         f"{line['steps_per_second']} steps/s, {line['train_s']} of {line['all_s']} s"
     )
