@@ -67,13 +67,11 @@ READ_PLACES = 100_000
 def read_off(embed, store, flattening, device):
     """What a ridge regression on embeddings leaves of the components' variance over held-out land."""
     rng, parts = np.random.default_rng(0), []
-    for rows, most in ((store.training, READ_PLACES), (store.validation, READ_PLACES // 4)):
-        rows = np.sort(rng.permutation(rows)[: 2 * most])
-        rows = rows[is_inhabited_land(store.latlon[rows])][:most]
-        x = torch.from_numpy(np.asarray(embed(store.latlon[rows]), np.float32)).to(device)
-        parts.append(
-            (x, torch.from_numpy(np.asarray(store.components[rows], np.float32).reshape(len(rows), -1)).to(device))
-        )
+    for every, most in ((store.training, READ_PLACES), (store.validation, READ_PLACES // 4)):
+        some = np.sort(rng.permutation(every)[: 2 * most])
+        rows = some[is_inhabited_land(store.latlon[some])][:most]
+        x, y = embed(store.latlon[rows]), store.components[rows].reshape(len(rows), -1)
+        parts.append([torch.from_numpy(np.asarray(part, np.float32)).to(device) for part in (x, y)])
     (x, y), (x_new, y_new) = parts
     ((slope, bias),) = ridge_path(x, y, (1e-4 * len(x) * float(x.double().square().mean()),))
     left, variance = (x_new @ slope.to(x_new) + bias.to(x_new) - y_new).square().mean(0), y_new.var(0)
@@ -203,9 +201,9 @@ def shown(line):
     kept = {
         k: round(v, 4) for k, v in line["validation"].items() if k in ("unexplained", "distillation", "contrastive")
     }
+    tasks = " ".join(f"{t} {line['random'][t]}/{line['10deg'][t]}" for t in ("country", "elevation", "population"))
     return (
-        f"{line['run']} {line['seed']}: {means} units {units} {kept} {line['read_off']} country {line['random']['country']}/{line['10deg']['country']} "
-        f"elevation {line['10deg']['elevation']} population {line['10deg']['population']} "
+        f"{line['run']} {line['seed']}: {means} units {units} {kept} {line['read_off']} {tasks} "
         f"{line['steps_per_second']} steps/s, {line['train_s']} of {line['all_s']} s"
     )
 
