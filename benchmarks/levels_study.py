@@ -195,7 +195,7 @@ def main():
 def shown(line):
     """A run in one line."""
     if "error" in line:
-        return json.dumps(line)
+        return f"{line['run']} {line['seed']}: {line['error']}"
     means = [line[f"{split}-means"] for split in ("random", "10deg")]
     units = [line["units"][f"{split}-means"] for split in ("random", "10deg")] if "units" in line else ""
     kept = {

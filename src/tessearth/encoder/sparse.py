@@ -109,9 +109,7 @@ class _ListedOnCpu(torch.autograd.Function):
 
 
 @torch.library.custom_op("tessearth::mix_listed", mutates_args=())
-def mix_listed(
-    xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool = False
-) -> tuple[Tensor, Tensor]:
+def mix_listed(xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool) -> tuple[Tensor, Tensor]:
     """The same on a GPU, with largest logits and sums, (N, 2): an operation that a compiler leaves alone."""
     from tessearth.encoder.sparse_kernels import forward
 
@@ -120,7 +118,7 @@ def mix_listed(
 
 
 @mix_listed.register_fake
-def _(xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool = False) -> tuple[Tensor, Tensor]:
+def _(xyz: Tensor, background: float, tensors: list[Tensor], repeatable: bool) -> tuple[Tensor, Tensor]:
     rows = tensors[3]
     return rows.new_empty(len(xyz), rows.shape[1]), xyz.new_empty(len(xyz), 2)
 

@@ -113,7 +113,7 @@ class FewSites:
                 continue
             level.prepare(keys)
             background = -math.inf if level.background is None else level.background
-            mixtures.append(mix_listed(xyz, background, [*level.columns, *level.regions.joined()])[0])
+            mixtures.append(mix_listed(xyz, background, [*level.columns, *level.regions.joined()], False)[0])
         return mixtures
 
     def explain(self, xyz: Tensor, top_k: int | None = None) -> tuple[Tensor, Tensor | None, list[Nearby]]:
