@@ -23,6 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import study
 import torch
 from features_gpu import find_in
 from study import CHOOSING, REPORTING, JoinedStore, changed, load_recipe_table, score_all, some_of
@@ -85,7 +86,7 @@ def in_units(encoder, latlon, device):
     config = dataclasses.replace(encoder.config, linear_exit=False, normalize=False)
     units = SphericalVoronoiEncoder.allocate(config)
     state = {k: v for k, v in encoder.state_dict().items() if not k.startswith("head.exit")}
-    units.load_state_dict(state | {"head.exit.bias": torch.zeros(config.hidden_dim)}, assign=True)
+    units.load_state_dict(state | {"head.exit.bias": torch.zeros(config.output_dim)}, assign=True)
     mean = torch.from_numpy(np.asarray(Embedder(units.eval(), device=device).embed(latlon)).mean(0, dtype=np.float64))
     units.head.exit.bias.data = -mean.float()
     units.config = dataclasses.replace(config, normalize=True)
@@ -110,19 +111,22 @@ def train(job):
     last = target / "weights" / "last.safetensors"
     encoder = None if run.get("baseline") else load_weights(last)
     embedder = Embedder(str(last) if encoder is None else encoder, device=arguments.device)
-    if run.get("keep") and encoder is not None and seed in (0, *run.get("keep_seeds", ())):
-        save(encoder, arguments.out / f"{run['name']}-{seed}.safetensors", dtype=torch.float16)
+    study.FEW = () if plan.get("brief") else study.FEW
     draws = REPORTING if arguments.report else plan.get("draws", CHOOSING)
     tables, flattening = read_benchmark(arguments.benchmark), plan["flattening"]
-    scores = score_all(embedder.embed, tables, draws, arguments.device)
-    scores["read_off"] = read_off(embedder.embed, store, flattening, arguments.device)
-    config = None if encoder is None else encoder.config
-    if config is not None and config.linear_exit and config.hidden_dim == config.output_dim:
+    score = lambda embed: score_all(embed, tables, draws, arguments.device) | {  # noqa: E731
+        "read_off": read_off(embed, store, flattening, arguments.device)
+    }
+    ends_in_units = encoder is not None and not encoder.config.linear_exit
+    scores = {} if ends_in_units else score(embedder.embed)
+    if ends_in_units or (encoder is not None and encoder.config.hidden_dim == encoder.config.output_dim):
         land = store.latlon[store.validation]
         units = in_units(encoder, land[is_inhabited_land(land)][:50_000], arguments.device)
-        embedder = Embedder(units, device=arguments.device)
-        scores["units"] = score_all(embedder.embed, tables, draws, arguments.device)
-        scores["units"]["read_off"] = read_off(embedder.embed, store, flattening, arguments.device)
+        found = score(Embedder(units, device=arguments.device).embed)
+        scores |= found if ends_in_units else {"units": found}
+        encoder = units if ends_in_units else encoder
+    if run.get("keep") and encoder is not None and seed in (0, *run.get("keep_seeds", ())):
+        save(encoder, arguments.out / f"{run['name']}-{seed}.safetensors", dtype=torch.float16)
     lines = [json.loads(line) for line in (target / "metrics.jsonl").read_text().splitlines()]
     speeds = [line["steps_per_second"] for line in lines if "steps_per_second" in line]
     sites = [line["sites"] for line in lines if "sites" in line]

@@ -82,6 +82,8 @@ class EncoderConfig:
     linear_exit: bool = True
     """Whether a linear map follows the blocks; without it their units, each shifted, are the embedding, which costs a
     place hidden_dim x output_dim products less."""
+    leak: float = 0.0
+    """The slope below zero of the units that are the embedding, without a linear exit."""
     dropout: float = 0.5
     """The share of units dropped inside each residual block in training."""
     token_dropout: float = 0.1
@@ -109,11 +111,6 @@ class EncoderConfig:
         check_at_least(self, 0, "num_tokens", "num_blocks", "coordinate_octaves")
         check_share(self, "dropout", "token_dropout")
         check_share(self, "token_gate", may_be_one=True)
-        if not self.linear_exit and self.hidden_dim != self.output_dim:
-            raise ConfigError(
-                f"without a linear exit the head's units are the embedding: hidden_dim {self.hidden_dim} must equal "
-                f"output_dim {self.output_dim}"
-            )
         for name in ("location_temperature", "final_temperature", "image_temperature"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
@@ -139,5 +136,5 @@ class EncoderConfig:
             for name in unused if tessellation.logits == "chord" else [*unused, "background"]:
                 del values[name]
         if self.linear_exit:
-            del plain["linear_exit"]
+            del plain["linear_exit"], plain["leak"]
         return plain

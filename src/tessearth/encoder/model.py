@@ -52,13 +52,17 @@ class ResidualHead(nn.Module):
         hidden = config.hidden_dim
         self.entry = nn.Linear(config.output_dim + 6 * config.coordinate_octaves, hidden)
         self.blocks = nn.ModuleList(ResidualBlock(hidden, config.dropout) for _ in range(config.num_blocks))
-        self.exit = nn.Linear(hidden, config.output_dim, bias=False) if config.linear_exit else Shift(hidden)
+        self.exit = nn.Linear(hidden, config.output_dim, bias=False) if config.linear_exit else Shift(config.output_dim)
+        self.units = nn.Linear(hidden, config.output_dim) if not config.linear_exit and hidden != config.output_dim else None
+        self.leak = 0.0 if config.linear_exit else config.leak
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, input) -> (N, output)."""
-        x = F.relu(self.entry(x))
+        x = F.leaky_relu(self.entry(x), self.leak if not self.blocks and self.units is None else 0.0)
         for block in self.blocks:
             x = block(x)
+        if self.units is not None:
+            x = F.leaky_relu(self.units(x), self.leak)
         out: Tensor = self.exit(x)
         return out
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.encoder import LocationEncoder, reset_linear
+from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, reset_linear
 from tessearth.errors import ConfigError
 from tessearth.ridge import ridge_path
 from tessearth.training.data import Batch, Moments
@@ -64,7 +64,9 @@ class PretrainingModel(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.objective = check_trainable(encoder), objective
-        width, output = len(moments.mean), encoder.output_dim
+        width = len(moments.mean)
+        self.bridge = nn.Linear(encoder.output_dim, width, bias=False) if _ends_in_units(encoder) else None
+        output = encoder.output_dim if self.bridge is None else width
         self.left_out = _left_out(objective, has_tokens=encoder.tokens is not None)
         """Terms of the objective that do not apply to this encoder."""
         self.mixed = training.precision == "bf16"
@@ -76,7 +78,7 @@ class PretrainingModel(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(training.contrastive_temperature)))
         self.register_buffer("feature_mean", moments.mean.float().clone())
         self.register_buffer("feature_scale", (width / moments.variance.clamp_min(1e-30)).sqrt().float().clone())
-        for layer in (self.image_head, self.decoder, *self.prefix_decoders):
+        for layer in (self.image_head, self.bridge, self.decoder, *self.prefix_decoders):
             if isinstance(layer, nn.Linear):
                 reset_linear(layer, generator)
 
@@ -90,6 +92,7 @@ class PretrainingModel(nn.Module):
         exact = self.encoder.exact(latlon)
         with torch.autocast(latlon.device.type, torch.bfloat16, enabled=self.mixed and latlon.is_cuda):
             raw, attention = self.encoder.from_exact(*exact)
+            raw = raw if self.bridge is None else self.bridge(raw)
             projected = feature if self.image_head is None else self.image_head(feature)
         location, image = (F.normalize(side.to(feature.dtype), dim=-1) for side in (raw, projected))
         image_attention = reconstructed = None
@@ -145,6 +148,10 @@ def check_trainable(encoder: LocationEncoder) -> LocationEncoder:
     if next(encoder.parameters(), None) is None:
         raise ConfigError(f"{encoder.label} has no network, so there is nothing to train")
     return encoder
+
+
+def _ends_in_units(encoder: LocationEncoder) -> bool:
+    return isinstance(encoder, SphericalVoronoiEncoder) and not encoder.config.linear_exit
 
 
 def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...]:

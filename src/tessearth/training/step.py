@@ -64,6 +64,7 @@ GROUP_OF = {
     "encoder.projection.*": "tokens",
     "encoder.norm.*": "tokens",
     "encoder.*": "head",  # of any other encoder
+    "bridge.*": "head",
     "image_head.*": "image",
     "logit_scale": "image",
     "decoder.*": "decoder",
