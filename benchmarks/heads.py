@@ -2,7 +2,8 @@
 
     .venv/bin/python benchmarks/heads.py [--places 32768] [--threads 2] [--rounds 5] [--out benchmarks/results/heads.md]
 
-Untrained weights, sites spread evenly, sharpness from their spacing: speed does not ask what they learned. The base is
+Untrained weights, sites as recipes/levels.toml places them, sharpness from their spacing: speed does not ask what they
+learned. The base is
 1,024 + 8,192 + 65,536 sites, 192 + 96 + 64 wide, 64 tokens, a head 256 wide without blocks and 1,024 numbers out; each
 row changes what it names and takes turns with harmonics + SIREN. The first call makes the lists of the whole sphere and
 is reported apart. One place is the median of 300 calls of one place each. `--processor-time` counts a processor's time
@@ -10,6 +11,7 @@ instead of the clock's, for a machine that others use as well. `--device cuda` m
 """
 
 import argparse
+import dataclasses
 import datetime
 import time
 from collections.abc import Callable
@@ -21,27 +23,35 @@ import torch
 
 from tessearth.embedding.bench import random_places
 from tessearth.embedding.embedder import Embedder
-from tessearth.encoder import EncoderConfig, SphericalVoronoiEncoder, TessellationConfig
-from tessearth.sphere import fibonacci_lattice
+from tessearth.encoder import EncoderConfig, SphericalVoronoiEncoder, TessellationConfig, start_sites
 
 RIVAL = "harmonics-siren"
 BASE: dict[str, Any] = {"sites": (1024, 8192, 65536), "widths": (192, 96, 64)}
-HEAD = {"num_tokens": 64, "output_dim": 1024, "hidden_dim": 256, "num_blocks": 0}
+HEAD = {"num_tokens": 64, "output_dim": 1024, "hidden_dim": 256, "num_blocks": 0, "exit": "linear", "leak": 0.0}
+UNITS = {"num_tokens": 0, "exit": "units", "leak": 0.3}
 CHANGES: dict[str, dict[str, Any]] = {
     "the base": {},
-    "512 numbers out": {"output_dim": 512},
-    "no tokens": {"num_tokens": 0},
-    "no tokens, 512 out": {"num_tokens": 0, "output_dim": 512},
-    "128 wide": {"hidden_dim": 128},
     "512 wide": {"hidden_dim": 512},
     "1,024 wide": {"hidden_dim": 1024},
-    "one block": {"num_blocks": 1},
     "two blocks, 1,024 wide": {"num_blocks": 2, "hidden_dim": 1024},
-    "sites 64 wide": {"widths": (64, 64, 64)},
-    "sites 384 + 192 + 128 wide": {"widths": (384, 192, 128)},
+    "no tokens, 512 out": {"num_tokens": 0, "output_dim": 512},
     "one level of 65,536": {"sites": (65536,), "widths": (192,)},
-    "262,144 in the finest": {"sites": (1024, 8192, 262144)},
-    "1,000,000 in the finest": {"sites": (1024, 8192, 1_000_000)},
+    "1,024 units": UNITS | {"hidden_dim": 1024},
+    "1,024 units, sites 208 wide": UNITS | {"hidden_dim": 1024, "widths": (96, 64, 48)},
+    "1,024 units, sites 176 wide": UNITS | {"hidden_dim": 1024, "widths": (64, 64, 48)},
+    "1,536 units": UNITS | {"hidden_dim": 1536, "output_dim": 1536},
+    "1,536 units, sites 208 wide": UNITS | {"hidden_dim": 1536, "output_dim": 1536, "widths": (96, 64, 48)},
+    "1,536 units, sites 176 wide": UNITS | {"hidden_dim": 1536, "output_dim": 1536, "widths": (64, 64, 48)},
+    "1,536 units, sites 144 wide": UNITS | {"hidden_dim": 1536, "output_dim": 1536, "widths": (64, 48, 32)},
+    "1,536 units, sites 176 wide, 256 broad": UNITS
+    | {"hidden_dim": 1536, "output_dim": 1536, "widths": (64, 64, 48), "sites": (256, 8192, 65536)},
+    "1,536 units, sites 176 wide, 262,144 in the finest": UNITS
+    | {"hidden_dim": 1536, "output_dim": 1536, "widths": (64, 64, 48), "sites": (1024, 8192, 262_144)},
+    "1,536 units, sites 176 wide, 1,000,000 in the finest": UNITS
+    | {"hidden_dim": 1536, "output_dim": 1536, "widths": (64, 64, 48), "sites": (1024, 8192, 1_000_000)},
+    "2,048 units": UNITS | {"hidden_dim": 2048, "output_dim": 2048},
+    "2,048 units, sites 176 wide": UNITS | {"hidden_dim": 2048, "output_dim": 2048, "widths": (64, 64, 48)},
+    "1,536 units behind 256 and a block": UNITS | {"hidden_dim": 256, "num_blocks": 1, "output_dim": 1536},
 }
 
 
@@ -131,14 +141,13 @@ def one_place_ms(embed: Embedder, clock: Callable[[], float]) -> float:
 def build(changes: dict[str, Any]) -> SphericalVoronoiEncoder:
     wanted = BASE | HEAD | changes
     sizes = list(zip(wanted["sites"], wanted["widths"], strict=True))
-    levels = [
-        TessellationConfig(
-            num_sites=count, site_dim=width, logits="chord", sharpness="spacing", sharpness_range=(0.5, 8.0)
-        )
-        for count, width in sizes
-    ]
+    spaced = TessellationConfig(logits="chord", sharpness="spacing", spacing_factor=1.0, background=-8.0)
+    levels = [dataclasses.replace(spaced, num_sites=count, site_dim=width) for count, width in sizes]
+    sites = [start_sites("land", count) for count, _ in sizes]
+    if len(levels) > 1:  # the first is broad, over the whole sphere
+        levels[0] = TessellationConfig(num_sites=sizes[0][0], site_dim=sizes[0][1], sharpness=15.0, logits="chord")
+        sites[0] = start_sites("full", sizes[0][0])
     config = EncoderConfig(tessellations=tuple(levels), **{name: wanted[name] for name in HEAD})
-    sites = [fibonacci_lattice(count) for count, _ in sizes]
     return SphericalVoronoiEncoder(config, sites=sites, generator=torch.Generator().manual_seed(0)).eval()
 
 

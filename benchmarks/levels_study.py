@@ -8,9 +8,8 @@ the one that is trained, with `[changes]`; and `[[run]]` tables: name, `set` (ch
 encoder), `places` (so many of the training places), `keep` for runs whose weights are wanted. Lines of results.jsonl
 hold scores on choosing places (or, with --report, on reported ones), the validation, and the steps a second of the run;
 `read_off` is the share of the image features' variance over held-out land that a ridge regression cannot read off the
-embedding, of the components as trained on and of their natural spectrum. Where the head's units are as many as the
-embedding's numbers, `units` has the scores of the units themselves, centred over land, without the linear exit.
-The imagery lies in one folder, as for benchmarks/features_gpu.py.
+embedding, of the components as trained on and of their natural spectrum. `brief` leaves out scores by few labels. The
+imagery lies in one folder, as for benchmarks/features_gpu.py.
 """
 
 import argparse
@@ -29,7 +28,6 @@ from features_gpu import find_in
 from study import CHOOSING, REPORTING, JoinedStore, changed, load_recipe_table, score_all, some_of
 
 from tessearth import Embedder
-from tessearth.encoder import SphericalVoronoiEncoder
 from tessearth.encoder.weights import load_weights, save
 from tessearth.imagery import FeatureRecipe, compute_features
 from tessearth.labels import read_benchmark
@@ -81,18 +79,6 @@ def read_off(embed, store, flattening, device):
     return {name: round(float(share), 4) for name, share in shares.items()}
 
 
-def in_units(encoder, latlon, device):
-    """The encoder whose embedding are its head's units, centred at places, without the linear exit behind them."""
-    config = dataclasses.replace(encoder.config, linear_exit=False, normalize=False)
-    units = SphericalVoronoiEncoder.allocate(config)
-    state = {k: v for k, v in encoder.state_dict().items() if not k.startswith("head.exit")}
-    units.load_state_dict(state | {"head.exit.bias": torch.zeros(config.output_dim)}, assign=True)
-    mean = torch.from_numpy(np.asarray(Embedder(units.eval(), device=device).embed(latlon)).mean(0, dtype=np.float64))
-    units.head.exit.bias.data = -mean.float()
-    units.config = dataclasses.replace(config, normalize=True)
-    return units
-
-
 def train(job):
     """One run with one seed: train, embed, score."""
     torch.set_num_threads(4)
@@ -114,17 +100,8 @@ def train(job):
     study.FEW = () if plan.get("brief") else study.FEW
     draws = REPORTING if arguments.report else plan.get("draws", CHOOSING)
     tables, flattening = read_benchmark(arguments.benchmark), plan["flattening"]
-    score = lambda embed: score_all(embed, tables, draws, arguments.device) | {  # noqa: E731
-        "read_off": read_off(embed, store, flattening, arguments.device)
-    }
-    ends_in_units = encoder is not None and not encoder.config.linear_exit
-    scores = {} if ends_in_units else score(embedder.embed)
-    if ends_in_units or (encoder is not None and encoder.config.hidden_dim == encoder.config.output_dim):
-        land = store.latlon[store.validation]
-        units = in_units(encoder, land[is_inhabited_land(land)][:50_000], arguments.device)
-        found = score(Embedder(units, device=arguments.device).embed)
-        scores |= found if ends_in_units else {"units": found}
-        encoder = units if ends_in_units else encoder
+    scores = score_all(embedder.embed, tables, draws, arguments.device)
+    scores["read_off"] = read_off(embedder.embed, store, flattening, arguments.device)
     if run.get("keep") and encoder is not None and seed in (0, *run.get("keep_seeds", ())):
         save(encoder, arguments.out / f"{run['name']}-{seed}.safetensors", dtype=torch.float16)
     lines = [json.loads(line) for line in (target / "metrics.jsonl").read_text().splitlines()]
@@ -201,13 +178,12 @@ def shown(line):
     if "error" in line:
         return f"{line['run']} {line['seed']}: {line['error']}"
     means = [line[f"{split}-means"] for split in ("random", "10deg")]
-    units = [line["units"][f"{split}-means"] for split in ("random", "10deg")] if "units" in line else ""
     kept = {
         k: round(v, 4) for k, v in line["validation"].items() if k in ("unexplained", "distillation", "contrastive")
     }
     tasks = " ".join(f"{t} {line['random'][t]}/{line['10deg'][t]}" for t in ("country", "elevation", "population"))
     return (
-        f"{line['run']} {line['seed']}: {means} units {units} {kept} {line['read_off']} {tasks} "
+        f"{line['run']} {line['seed']}: {means} {kept} {line['read_off']} {tasks} "
         f"{line['steps_per_second']} steps/s, {line['train_s']} of {line['all_s']} s"
     )
 

@@ -39,6 +39,18 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "raw": {"tessellations": (SHARP,), "normalize": False},
     "few sites": {},
     "levels": {"tessellations": (COARSE, FINE)},
+    "units": {"exit": "units", "leak": 0.2, "num_blocks": 0, "hidden_dim": 40, "output_dim": 40},
+    "units behind a trunk": {"exit": "units", "tessellations": (FLAT, FINE), "coordinate_octaves": 2},
+    "units of levels": {
+        "tessellations": (FLAT, FINE),
+        "num_tokens": 0,
+        "exit": "units",
+        "leak": 0.2,
+        "num_blocks": 0,
+        "hidden_dim": 40,
+        "output_dim": 40,
+        "coordinate_octaves": 2,
+    },
     "levels, broad and sharp, no tokens": {"tessellations": (FLAT, FINE), "num_tokens": 0, "output_dim": 40},
 }
 PLACES = torch.cat((fibonacci_lattice(12), torch.nn.functional.normalize(torch.randn(500, 3).double() * 0.02 + 1)))
@@ -119,12 +131,16 @@ def test_folding_changes_nothing(kind: str, fewest_rows: bool) -> None:
     encoder = build(**{"output_dim": 40, **ENCODERS[kind]} if "free" not in kind else ENCODERS[kind])
     here = PLACES[:50].float().double()
     weights = [voronoi.weights(here) for voronoi in encoder.voronois()]
-    expected = torch.relu(encoder.head.entry(encoder.blend(here, encoder.mix(weights))[0]))
+    blend = encoder.blend(here, encoder.mix(weights))[0]
+    entry = encoder.head.entry
+    expected = encoder.head.exit.layer(blend) if entry is None else torch.relu(entry(blend))
     mixture = torch.cat([w @ voronoi.embeddings for w, voronoi in zip(weights, encoder.voronois(), strict=True)], -1)
     folded = fold(encoder, fewest_rows=fewest_rows)
     assert folded.blend_dim <= encoder.config.output_dim
     features = encoder.coordinate_features(here).float() if encoder.config.coordinate_octaves else None
     got = folded.activate(folded.mixture @ mixture.float().T + folded.offset[:, None], features)
+    if folded.units is not None:
+        got = folded.units.columns.T @ got + folded.units.bias[:, None]
     torch.testing.assert_close(got.T.double(), expected, rtol=1e-4, atol=1e-5)
 
 

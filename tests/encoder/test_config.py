@@ -8,6 +8,7 @@ import torch
 
 from tessearth import Embedder, EncoderConfig, SphericalVoronoiEncoder
 from tessearth.encoder.config import TessellationConfig
+from tessearth.encoder.model import Units
 from tessearth.errors import ConfigError
 from tessearth.settings import from_plain
 from tessearth.sphere import latlon_to_xyz
@@ -130,20 +131,32 @@ def test_an_unknown_form_of_logits_is_named() -> None:
         TessellationConfig(logits="cosine")  # type: ignore[arg-type]
 
 
-def test_without_a_linear_exit_the_units_are_the_embedding() -> None:
-    config = EncoderConfig(output_dim=32, hidden_dim=32, num_blocks=0, linear_exit=False, normalize=False)
+def test_units_of_the_last_layer_are_the_embedding() -> None:
+    config = EncoderConfig(output_dim=32, hidden_dim=32, num_blocks=0, exit="units", leak=0.25, normalize=False)
     encoder = SphericalVoronoiEncoder(config).eval()
+    end = encoder.head.exit
+    assert isinstance(end, Units)
+    end.centre.normal_()
     places = torch.tensor([[10.0, 20.0], [-40.0, 3.0]])
-    blend, _ = encoder.blend(
-        latlon_to_xyz(places), encoder.mix([v.weights(latlon_to_xyz(places)) for v in encoder.voronois()])
-    )
-    torch.testing.assert_close(encoder(places), torch.relu(encoder.head.entry(blend)))
+    xyz = latlon_to_xyz(places)
+    blend, _ = encoder.blend(xyz, encoder.mix([v.weights(xyz) for v in encoder.voronois()]))
+    before = end.layer(blend)
+    torch.testing.assert_close(encoder(places), torch.maximum(before, 0.25 * before) - end.centre)
     torch.testing.assert_close(
         torch.from_numpy(Embedder(encoder).embed(places.numpy())), encoder(places), rtol=1e-4, atol=1e-5
     )
-    assert EncoderConfig().to_dict().get("linear_exit") is None
 
 
-def test_units_of_another_width_cannot_be_the_embedding() -> None:
-    with pytest.raises(ConfigError, match="hidden_dim 16 must equal output_dim 32"):
-        EncoderConfig(output_dim=32, hidden_dim=16, linear_exit=False)
+def test_units_may_be_more_than_a_trunk_is_wide() -> None:
+    encoder = SphericalVoronoiEncoder(EncoderConfig(output_dim=32, hidden_dim=16, num_blocks=1, exit="units"))
+    assert encoder(torch.zeros(3, 2)).shape == (3, 32)
+    assert encoder.head.entry is not None
+    assert encoder.head.entry.out_features == 16
+
+
+def test_a_linear_exit_is_not_spoken_of_and_has_no_leak() -> None:
+    assert not {"exit", "leak"} & EncoderConfig().to_dict().keys()
+    with pytest.raises(ConfigError, match=r"leak is 0\.3, which is for exit = 'units', not 'linear'"):
+        EncoderConfig(leak=0.3)
+    with pytest.raises(ConfigError, match=r"leak is 1.5; it must lie in \[0, 1\)"):
+        EncoderConfig(exit="units", leak=1.5)

@@ -144,7 +144,7 @@ class VoronoiEngine(Engine):
         self._source: SphericalVoronoiEncoder | None = None
         """The weights as they were given, which the fast strategy rounds itself."""
         wanted = strategy == "fast" or (strategy == "auto" and device.type == "cpu")
-        wanted = wanted and encoder.config.linear_exit
+        wanted = wanted and (device.type == "cpu" or not encoder.config.ends_in_units)
         if wanted and device.type in ("cpu", "cuda") and precision != "float64" and top_k is None:
             self._take_fast(self.encoder if precision == "float32" else copy.deepcopy(encoder).float().to(device))
 

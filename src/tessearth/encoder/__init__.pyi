@@ -10,6 +10,7 @@ from tessearth.encoder.lists import weigh_left_out as weigh_left_out
 from tessearth.encoder.model import ResidualBlock as ResidualBlock
 from tessearth.encoder.model import ResidualHead as ResidualHead
 from tessearth.encoder.model import SphericalVoronoiEncoder as SphericalVoronoiEncoder
+from tessearth.encoder.model import Units as Units
 from tessearth.encoder.model import reset_linear as reset_linear
 from tessearth.encoder.sites import TRAJECTORIES as TRAJECTORIES
 from tessearth.encoder.sites import SiteStart as SiteStart

@@ -79,11 +79,11 @@ class EncoderConfig:
     """The width of the head's residual blocks."""
     num_blocks: int = 2
     """The number of residual blocks in the head."""
-    linear_exit: bool = True
-    """Whether a linear map follows the blocks; without it their units, each shifted, are the embedding, which costs a
-    place hidden_dim x output_dim products less."""
+    exit: Literal["linear", "units"] = "linear"
+    """What the head ends with: a linear map, or the units of a last layer, centred, as the embedding itself. Without
+    blocks, and with hidden_dim = output_dim, the head is that layer alone."""
     leak: float = 0.0
-    """The slope below zero of the units that are the embedding, without a linear exit."""
+    """The slope of those units below zero; 0 leaves units that are zero at nearly all places."""
     dropout: float = 0.5
     """The share of units dropped inside each residual block in training."""
     token_dropout: float = 0.1
@@ -111,9 +111,22 @@ class EncoderConfig:
         check_at_least(self, 0, "num_tokens", "num_blocks", "coordinate_octaves")
         check_share(self, "dropout", "token_dropout")
         check_share(self, "token_gate", may_be_one=True)
+        check_share(self, "leak")
+        if self.leak and not self.ends_in_units:
+            raise ConfigError(f"leak is {self.leak:g}, which is for exit = 'units', not {self.exit!r}")
         for name in ("location_temperature", "final_temperature", "image_temperature"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
+
+    @property
+    def ends_in_units(self) -> bool:
+        """Whether the units of the head's last layer are the embedding."""
+        return self.exit == "units"
+
+    @property
+    def has_trunk(self) -> bool:
+        """Whether layers come before the head's last one."""
+        return not self.ends_in_units or self.num_blocks > 0 or self.hidden_dim != self.output_dim
 
     @property
     def num_sites(self) -> int:
@@ -135,6 +148,6 @@ class EncoderConfig:
             unused = [] if tessellation.is_spaced else ["spacing_factor", "neighbours"]
             for name in unused if tessellation.logits == "chord" else [*unused, "background"]:
                 del values[name]
-        if self.linear_exit:
-            del plain["linear_exit"], plain["leak"]
+        if not self.ends_in_units:
+            del plain["exit"], plain["leak"]
         return plain

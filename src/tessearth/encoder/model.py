@@ -32,37 +32,42 @@ class ResidualBlock(nn.Module):
         return x + F.relu(self.second(self.dropout(F.relu(self.first(x)))))
 
 
-class Shift(nn.Module):
-    """x + b."""
+class Units(nn.Module):
+    """Leaky units of a last layer, max(y, leak y) - centre with y = W x + b."""
 
-    def __init__(self, width: int) -> None:
+    centre: Tensor
+    """What is taken off, (width,): the mean over some places, so that inner products tell places apart."""
+
+    def __init__(self, inputs: int, width: int, leak: float) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.layer, self.leak = nn.Linear(inputs, width), leak
+        self.register_buffer("centre", torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, width) -> (N, width)."""
-        return x + self.bias
+        """(N, inputs) -> (N, width)."""
+        return F.leaky_relu(self.layer(x), self.leak) - self.centre
 
 
 class ResidualHead(nn.Module):
-    """Linear + ReLU, residual blocks, then Linear without bias, or a shift: (N, input) -> (N, output)."""
+    """Linear + ReLU, residual blocks, then Linear without bias, or units: (N, input) -> (N, output)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        hidden = config.hidden_dim
-        self.entry = nn.Linear(config.output_dim + 6 * config.coordinate_octaves, hidden)
+        hidden, inputs = config.hidden_dim, config.output_dim + 6 * config.coordinate_octaves
+        self.entry = nn.Linear(inputs, hidden) if config.has_trunk else None
         self.blocks = nn.ModuleList(ResidualBlock(hidden, config.dropout) for _ in range(config.num_blocks))
-        self.exit = nn.Linear(hidden, config.output_dim, bias=False) if config.linear_exit else Shift(config.output_dim)
-        self.units = nn.Linear(hidden, config.output_dim) if not config.linear_exit and hidden != config.output_dim else None
-        self.leak = 0.0 if config.linear_exit else config.leak
+        last = hidden if config.has_trunk else inputs
+        self.exit = (
+            Units(last, config.output_dim, config.leak)
+            if config.ends_in_units
+            else nn.Linear(last, config.output_dim, bias=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, input) -> (N, output)."""
-        x = F.leaky_relu(self.entry(x), self.leak if not self.blocks and self.units is None else 0.0)
+        x = x if self.entry is None else F.relu(self.entry(x))
         for block in self.blocks:
             x = block(x)
-        if self.units is not None:
-            x = F.leaky_relu(self.units(x), self.leak)
         out: Tensor = self.exit(x)
         return out
 

@@ -69,11 +69,16 @@ class TrainingData:
     """The pairs of a store, on the device or read from disk batch by batch."""
 
     def __init__(
-        self, store: FeatureStore | DeviceFeatures, training: TrainingRecipe, *, output_dim: int, device: torch.device
+        self,
+        store: FeatureStore | DeviceFeatures,
+        training: TrainingRecipe,
+        *,
+        output_dim: int | None,
+        device: torch.device,
     ) -> None:
-        """Read the store's components when they are as wide as the embedding, else its features."""
+        """Read the store's components where they are as wide as wanted, or any width will do, else its features."""
         components = store.components
-        fits = components is not None and components.shape[-1] == output_dim
+        fits = components is not None and output_dim in (None, components.shape[-1])
         self.kind = "components" if fits else "features"
         self.array: Features = components if components is not None and fits else store.features
         chosen = np.random.default_rng([training.seed, *b"share"]).permutation(len(store.training))
@@ -131,7 +136,14 @@ class TrainingData:
 
     def some_training(self, limit: int) -> Batch:
         """At most `limit` training places without jitter, spread over all of them."""
-        return self._first_views(self.training[:: -(-len(self.training) // limit)])
+        return self._first_views(self._some(limit))
+
+    def some_places(self, limit: int) -> Tensor:
+        """The same places alone, (N, 2)."""
+        return self.latlon[torch.from_numpy(self._some(limit)).to(self.device)]
+
+    def _some(self, limit: int) -> Rows:
+        return self.training[:: -(-len(self.training) // limit)]
 
     def _first_views(self, rows: Rows) -> Batch:
         features = _take(self.array, rows, self.device)[:, 0].contiguous()

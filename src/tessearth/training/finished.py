@@ -8,7 +8,7 @@ from tessearth.errors import ConfigError, WeightsError
 from tessearth.imagery import DeviceFeatures, FeatureStore, compute_features, is_store
 from tessearth.storage import read_sealed_tensors
 from tessearth.training.data import Moments, TrainingData
-from tessearth.training.model import PretrainingModel
+from tessearth.training.model import PretrainingModel, meeting_width
 from tessearth.training.recipe import Recipe
 from tessearth.training.run_folder import CHECKPOINT, STORE, RunFolder
 
@@ -24,7 +24,7 @@ def read_residuals(run: str, places: int) -> tuple[Tensor, Tensor]:
         raise ConfigError(f"{run} distilled nothing, so it has no residual; choose a run with objective.distillation")
     model = _read_model(folder, recipe).float().to(device).eval()
     data = TrainingData(
-        _open_features(folder, recipe, device), recipe.training, output_dim=model.encoder.output_dim, device=device
+        _open_features(folder, recipe, device), recipe.training, output_dim=meeting_width(model.encoder), device=device
     )
     latlon, features = data.some_training(places)
     data.close()

@@ -20,7 +20,7 @@ from tessearth.encoder import SphericalVoronoiEncoder, compact
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery import DeviceFeatures, FeatureStore, build_store, compute_features, has_device_form, is_store
 from tessearth.training.data import TrainingData
-from tessearth.training.model import FITTED_PLACES, PretrainingModel, fit_image_side_
+from tessearth.training.model import FITTED_PLACES, PretrainingModel, centred, fit_image_side_, meeting_width
 from tessearth.training.objective import is_distributed
 from tessearth.training.recipe import Recipe, first_difference, read_recipe
 from tessearth.training.recording import SiteRecords
@@ -163,7 +163,7 @@ class _Run:
         self.progress = progress or (lambda step, steps, loss: None)
         generator = torch.Generator().manual_seed(recipe.training.seed)
         encoder = build_start(recipe, generator)
-        self.data = TrainingData(store, recipe.training, output_dim=encoder.output_dim, device=device)
+        self.data = TrainingData(store, recipe.training, output_dim=meeting_width(encoder), device=device)
         model = PretrainingModel(encoder, self.data.moments, recipe.objective, recipe.training, generator)
         self.model = model.to(device, self.data.latlon.dtype).train()
         if recipe.start_from is not None:
@@ -274,7 +274,8 @@ class _Run:
         assert self.folder is not None, "only the first process writes"
         encoder = self.model.encoder
         kept = compact(encoder) if isinstance(encoder, SphericalVoronoiEncoder) else encoder
-        kept.save(self.folder.weights(name), provenance=self._provenance(done))
+        with centred(self.model, kept, self.data.some_places(FITTED_PLACES)) as written:
+            written.save(self.folder.weights(name), provenance=self._provenance(done))
 
     def _provenance(self, done: int) -> dict[str, Any]:
         told = {key: table for key, table in self.recipe.to_dict().items() if key in ("objective", "sites", "training")}
@@ -322,12 +323,15 @@ def _open_store(
 
 def _needs_no_store(recipe: Recipe, device: torch.device) -> bool:
     """Whether features are made and kept on a GPU; where they could not be, a warning says why."""
-    features, width = recipe.features, recipe.encoder.output_dim if recipe.baseline is None else None
+    features, encoder = recipe.features, recipe.encoder
     if features is None or device.type != "cuda":
         return False
     reason = "not all sources have a form on a GPU" if not has_device_form(features) else ""
     reason = "several processes train on it" if is_distributed() else reason
-    reason = reason if features.pca in (0, width) else "features.pca is neither 0 nor the embedding's width"
+    any_width = recipe.baseline is None and encoder.ends_in_units and encoder.num_tokens == 0
+    width = encoder.output_dim if recipe.baseline is None else None
+    fits = any_width or features.pca in (0, width)
+    reason = reason if fits else "features.pca is neither 0 nor the embedding's width"
     if reason:
         warnings.warn(f"features are first written to a store in the run: {reason}", stacklevel=2)
     return not reason

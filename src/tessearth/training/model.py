@@ -1,18 +1,25 @@
 """Everything that is trained together: the encoder, the image head, the logit scale and the distillation's decoders.
 
+An encoder whose embedding are its head's units is trained through a bridge, a linear map from the units to the images'
+space, where both sides meet. It stays behind with the decoders: what it could say is a linear map of the embedding, and
+units that meet images themselves learn far less. The encoder's units are centred where its weights are written.
+
 The image side. A store holds frozen features of width F; the objective needs unit vectors of the encoder's width D.
 Features are centred and divided by one number, so that their mean square is 1 and their spectrum unchanged (whitening
 hurts). Then v = unit(W x + b) with a linear head where F != D; where F == D, as when the store keeps D principal
 components, v = unit(x) and only the tokens' attention to images is learned on the image side.
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, reset_linear
+from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, Units, reset_linear
 from tessearth.errors import ConfigError
 from tessearth.ridge import ridge_path
 from tessearth.training.data import Batch, Moments
@@ -65,8 +72,8 @@ class PretrainingModel(nn.Module):
         super().__init__()
         self.encoder, self.objective = check_trainable(encoder), objective
         width = len(moments.mean)
-        self.bridge = nn.Linear(encoder.output_dim, width, bias=False) if _ends_in_units(encoder) else None
-        output = encoder.output_dim if self.bridge is None else width
+        output = meeting_width(encoder) or width
+        self.bridge = nn.Linear(encoder.output_dim, output) if _uncentre_units_(encoder, objective) else None
         self.left_out = _left_out(objective, has_tokens=encoder.tokens is not None)
         """Terms of the objective that do not apply to this encoder."""
         self.mixed = training.precision == "bf16"
@@ -150,8 +157,30 @@ def check_trainable(encoder: LocationEncoder) -> LocationEncoder:
     return encoder
 
 
-def _ends_in_units(encoder: LocationEncoder) -> bool:
-    return isinstance(encoder, SphericalVoronoiEncoder) and not encoder.config.linear_exit
+def meeting_width(encoder: LocationEncoder) -> int | None:
+    """The width in which places and images are compared: the encoder's; that of images where units meet them."""
+    return None if has_units(encoder) and encoder.tokens is None else encoder.output_dim
+
+
+def has_units(encoder: LocationEncoder) -> TypeGuard[SphericalVoronoiEncoder]:
+    """Whether the encoder's embedding are the units of its head."""
+    return isinstance(encoder, SphericalVoronoiEncoder) and encoder.config.ends_in_units
+
+
+def _uncentre_units_(encoder: LocationEncoder, objective: ObjectiveConfig) -> bool:
+    """Whether the encoder has units, which are trained as they are, about no centre."""
+    if not has_units(encoder):
+        return False
+    if objective.prefixes:
+        raise ConfigError("objective.prefixes are not for encoder.exit = 'units', whose numbers come in no order")
+    units_of(encoder).centre.zero_()
+    return True
+
+
+def units_of(encoder: SphericalVoronoiEncoder) -> Units:
+    """The last layer of a head of units."""
+    assert isinstance(encoder.head.exit, Units), "an encoder with units"
+    return encoder.head.exit
 
 
 def _left_out(objective: ObjectiveConfig, *, has_tokens: bool) -> tuple[str, ...]:
@@ -185,8 +214,22 @@ def _wants_head(training: TrainingRecipe, width: int, output: int) -> bool:
     return training.image_head == "linear" or width != output
 
 
+@contextlib.contextmanager
+def centred(model: "PretrainingModel", encoder: LocationEncoder, latlon: Tensor) -> Iterator[LocationEncoder]:
+    """The encoder, or its compact copy, with units centred over places while the block runs; others as they are."""
+    if not has_units(encoder):
+        yield encoder
+        return
+    centre = units_of(encoder).centre
+    centre.copy_(_embed_raw(model, latlon).mean(0))
+    try:
+        yield encoder
+    finally:
+        centre.zero_()
+
+
 FITTED_PLACES = 16_384
-"""The largest number of training places that the image side of a trained encoder is fitted to."""
+"""At most so many training places a trained encoder's image side is fitted to, and units are centred over."""
 PLACES_AT_ONCE = 2048
 PENALTY = 1e-3
 """The ridge penalty of that fit, as a share of the number of rows, for inputs of unit mean square."""
@@ -199,7 +242,10 @@ def fit_image_side_(model: PretrainingModel, batch: Batch) -> None:
     An encoder's file does not hold them, and random ones would first pull trained weights towards noise.
     """
     feature = (batch.features.to(model.feature_mean.dtype) - model.feature_mean) * model.feature_scale
-    raw = _raw(model, batch.latlon)
+    raw = _embed_raw(model, batch.latlon)
+    if model.bridge is not None:
+        _fit_(model.bridge, raw, feature if model.bridge.out_features == feature.shape[1] else raw)
+        raw = model.bridge(raw)
     unit = F.normalize(raw, dim=-1)
     read = raw if model.objective.distil_from == "raw" else unit
     target = model.distilled(batch.latlon, feature)
@@ -208,13 +254,19 @@ def fit_image_side_(model: PretrainingModel, batch: Batch) -> None:
     ]
     for layer, x, y in [(model.image_head, feature, unit), (model.decoder, read, target), *prefixes]:
         if isinstance(layer, nn.Linear):
-            penalty = PENALTY * len(x) * float(x.double().square().mean())
-            ((slope, bias),) = ridge_path(x, y, (penalty,))
-            layer.weight.copy_(slope.T)
-            layer.bias.copy_(bias)
+            _fit_(layer, x, y)
 
 
-def _raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
+def _fit_(layer: nn.Linear, x: Tensor, y: Tensor) -> None:
+    """Set a layer to the ridge regression from x to y."""
+    penalty = PENALTY * len(x) * float(x.double().square().mean())
+    ((slope, bias),) = ridge_path(x, y, (penalty,))
+    layer.weight.copy_(slope.T)
+    layer.bias.copy_(bias)
+
+
+@torch.no_grad()
+def _embed_raw(model: PretrainingModel, latlon: Tensor) -> Tensor:
     """Raw embeddings without dropout, (N, 2) degrees -> (N, D)."""
     model.eval()
     try:

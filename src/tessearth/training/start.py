@@ -81,7 +81,8 @@ def centre_(encoder: SphericalVoronoiEncoder, places: int = CENTRING_PLACES) -> 
     Each layer is shifted as soon as its output is known and passes on the shifted output, so one pass is enough.
     """
     blocks = [block for block in encoder.head.blocks if isinstance(block, ResidualBlock)]
-    layers = [encoder.head.entry, *(layer for block in blocks for layer in (block.first, block.second))]
+    first = [encoder.head.entry] if encoder.head.entry is not None else []
+    layers = [*first, *(layer for block in blocks for layer in (block.first, block.second))]
     hooks = [layer.register_forward_hook(_shift_output) for layer in layers]
     hooks.append(encoder.norm.register_forward_pre_hook(lambda _, inputs: (_shift_blend(encoder, inputs[0]),)))
     training = encoder.training

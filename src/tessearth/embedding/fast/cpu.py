@@ -32,6 +32,8 @@ ROWS_AT_ONCE = 512
 """Places whose activations are held at once: they stay in a CPU's second cache, and neighbours share silent units."""
 LISTED_AT_ONCE = 1024
 """The same where sites are listed, which takes many small steps."""
+ENDED_AT_ONCE = 128
+"""Places whose units are held at once, which are as many as the embedding's numbers."""
 FEW_PLACES = 4
 """Up to this many places are embedded one by one."""
 LIGHT = (128.0, 512.0)
@@ -57,7 +59,8 @@ class FastVoronoi:
             prepare_mixture(voronoi, onwards.contiguous())
             for voronoi, onwards in zip(encoder.voronois(), maps, strict=True)
         ]
-        self.head = FastHead(encoder.head, precision)
+        self.head = FastHead(encoder.head, precision, self.folded.units)
+        self.ended_at_once = ENDED_AT_ONCE if self.config.ends_in_units else LISTED_AT_ONCE
         self._one: OnePlace | None = None
 
     def embed(self, xyz: Tensor) -> Tensor:
@@ -84,10 +87,13 @@ class FastVoronoi:
 
         def embed_block(start: int) -> None:
             part = slice(start, start + at_once)
-            raw = self.head(self._activate(sorted_xyz[part], places.part(part), ways))
-            if self.config.normalize:
-                raw.div_(torch.linalg.vector_norm(raw, dim=1, keepdim=True).clamp_(min=1e-12))
-            rows[order[part]] = raw.numpy()  # numpy puts rows away three times as fast as torch
+            x, which = self._activate(sorted_xyz[part], places.part(part), ways), order[part]
+            for first in range(0, x.shape[1], self.ended_at_once):
+                here = slice(first, first + self.ended_at_once)
+                raw = self.head(x[:, here])
+                if self.config.normalize:
+                    raw.div_(torch.linalg.vector_norm(raw, dim=1, keepdim=True).clamp_(min=1e-12))
+                rows[which[here]] = raw.numpy()  # numpy puts rows away three times as fast as torch
 
         for_each_block(embed_block, range(0, len(xyz), at_once))
         return torch.from_numpy(rows)
@@ -152,15 +158,16 @@ class OnePlace:
         self.folded, self.bias, self.normalize = many.folded, many.folded.bias.numpy(), many.config.normalize
         octaves = np.arange(many.config.coordinate_octaves, dtype=np.float32)
         self.octaves = np.float32(np.pi) * np.exp2(octaves)[:, None]
-        self.blocks, self.exit = many.head.blocks, many.head.exit
-        self.no_bias = torch.zeros(self.exit.shape[1])
+        self.head, self.centre = many.head, many.head.centre.numpy()
 
     def embed(self, here: Floats) -> Floats:
         """A direction's embedding, (3,) -> (D,)."""
-        x = _relu(self._enter(self._mix(here), here))
-        for first, second in self.blocks:
+        x = self._enter(self._mix(here), here)
+        for first, second in self.head.blocks:
             x = x + _relu(_times(_relu(_times(x, *first)), *second))
-        raw = _times(x, self.exit, self.no_bias)
+        raw = _times(x, self.head.exit, self.head.bias)
+        if self.head.leak is not None:
+            raw = np.maximum(raw, np.float32(self.head.leak) * raw) - self.centre
         return raw / max(np.sqrt(raw @ raw), np.float32(1e-12)) if self.normalize else raw
 
     def _mix(self, here: Floats) -> Tensor:
@@ -171,7 +178,7 @@ class OnePlace:
         return mixed
 
     def _enter(self, mixed: Tensor, here: Floats) -> Floats:
-        """What `Folded.activate` computes, for one place, before its rectification."""
+        """What `Folded.activate` computes, for one place."""
         folded, tokens = self.folded, self.folded.num_tokens
         width = folded.blend_dim
         both = mixed[tokens : tokens + width + folded.hidden_dim]
@@ -185,12 +192,14 @@ class OnePlace:
         numbers = both.numpy()
         blend = numbers[:width]
         scale = np.float32(np.sqrt(float(blend @ blend) / folded.spread + folded.eps))
-        entry: Floats = numbers[width:] / scale + self.bias
-        if folded.coordinates is None:
-            return entry
         angles = (here * self.octaves).ravel()  # as in `SphericalVoronoiEncoder.coordinate_features`
-        features = torch.from_numpy(np.concatenate((np.sin(angles), np.cos(angles))))
-        return torch.addmv(torch.from_numpy(entry), folded.coordinates, features).numpy()
+        features = np.concatenate((np.sin(angles), np.cos(angles)))
+        if folded.units is not None:
+            return np.concatenate((blend / scale, features))
+        entry: Floats = numbers[width:] / scale + self.bias
+        if folded.coordinates is not None:
+            entry = torch.addmv(torch.from_numpy(entry), folded.coordinates, torch.from_numpy(features)).numpy()
+        return _relu(entry)
 
 
 class OneByAll:

@@ -9,6 +9,8 @@ together, and the head's first layer is never computed by itself. Columns are pl
 
 Only the length of C b is used, and |Q^T C b| = |C b| for any Q with orthonormal columns that span it. C b is a linear
 map of f and a (which sums to 1 and absorbs the offset), so S + T rows are enough: fewer than D where sites are narrow.
+
+A head that is one layer of units has no entry: its units are a map of C b, and of Q^T C b, whose rows are W gamma Q.
 """
 
 from typing import Literal, NamedTuple
@@ -17,14 +19,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tessearth.encoder import ResidualBlock, ResidualHead, SphericalVoronoiEncoder
+from tessearth.encoder import ResidualBlock, ResidualHead, SphericalVoronoiEncoder, Units
 
 WORTH_TURNING = 0.8
 """The share of rows of C b up to which having fewer of them pays; products are fastest at round numbers of rows."""
 
 
 class Folded(NamedTuple):
-    """The maps in float32, with rows in this order: token logits (T), C b (D or fewer), W gamma C b (H), f (S or 0)."""
+    """The maps in float32, with rows in this order: token logits (T), C b (D or fewer), W gamma C b (H), f (S or 0).
+
+    Of a head that is one layer of units H is 0, and `units` leads from C b to it.
+    """
 
     mixture: Tensor
     """From the mixture, (rows, S)."""
@@ -36,6 +41,8 @@ class Folded(NamedTuple):
     """Of the first activation, (H,)."""
     coordinates: Tensor | None
     """From the coordinates' own features to the first activation, (H, 6 octaves)."""
+    units: "Layer | None"
+    """From C b over its spread, and the coordinates' own features, to a head of units."""
     num_tokens: int
     blend_dim: int
     """Rows of C b."""
@@ -49,7 +56,7 @@ class Folded(NamedTuple):
     def activate(self, mixed: Tensor, features: Tensor | None) -> Tensor:
         """The head's first activation, (H, N), from mixed rows, (rows, N), which are overwritten.
 
-        `features` are the coordinates' own, (N, 6 octaves).
+        `features` are the coordinates' own, (N, 6 octaves). Of a head of units, what its layer is multiplied with.
         """
         both = mixed[self.num_tokens : self.num_tokens + self.blend_dim + self.hidden_dim]
         if self.num_tokens:
@@ -60,7 +67,11 @@ class Folded(NamedTuple):
             both = both.addmm_(self.tokens, torch.softmax(logits, dim=0))
         blend, entry = both[: self.blend_dim], both[self.blend_dim :]
         variance = blend.square().sum(0).div_(self.spread)
-        entry = entry.mul_(variance.add_(self.eps).rsqrt_()).add_(self.bias[:, None])
+        scale = variance.add_(self.eps).rsqrt_()
+        if self.units is not None:
+            blend = blend.mul_(scale)
+            return blend if features is None else torch.cat((blend, features.T))
+        entry = entry.mul_(scale).add_(self.bias[:, None])
         if self.coordinates is not None and features is not None:
             entry = entry.addmm_(self.coordinates, features.T)
         return entry.relu_()
@@ -68,10 +79,12 @@ class Folded(NamedTuple):
 
 def fold(encoder: SphericalVoronoiEncoder, *, fewest_rows: bool = False) -> Folded:
     """Multiply out an encoder's maps in float64; `fewest_rows` keeps only the rows of C b that its length needs."""
-    config, norm, entry = encoder.config, encoder.norm, encoder.head.entry
-    width = config.output_dim
-    weight = _wide(entry.weight)
-    onwards = torch.cat((torch.eye(width, dtype=torch.float64), weight[:, :width] * _wide(norm.weight)))
+    config, norm = encoder.config, encoder.norm
+    width, hidden = config.output_dim, config.hidden_dim if config.has_trunk else 0
+    layer = first_layer(encoder.head)
+    weight, bias = _wide(layer.weight), _wide(layer.bias)
+    inward = weight[:, :width] * _wide(norm.weight)
+    onwards = torch.cat((torch.eye(width, dtype=torch.float64), inward[:hidden]))
     onwards = onwards - onwards.mean(-1, keepdim=True)  # C on the right; C C = C
     onwards[:width] = torch.eye(width, dtype=torch.float64) - 1 / width
     matrix, shift = _projection(encoder)
@@ -80,23 +93,37 @@ def fold(encoder: SphericalVoronoiEncoder, *, fewest_rows: bool = False) -> Fold
     compares_directions = config.cosine_attention and config.num_tokens > 0
     itself = torch.eye(config.mixture_dim, dtype=torch.float64)[: config.mixture_dim if compares_directions else 0]
     tokens = torch.zeros(0, width) if encoder.tokens is None else encoder.tokens.tokens * config.token_gate
-    parts = Parts(onwards @ matrix * share, onwards @ shift * share, onwards @ _wide(tokens).T)
+    parts, turn = Parts(onwards @ matrix * share, onwards @ shift * share, onwards @ _wide(tokens).T), None
     if fewest_rows:
-        parts = _turn(parts, width, WORTH_TURNING if len(config.tessellations) == 1 else 1.0)
+        parts, turn = _turn(parts, width, WORTH_TURNING if len(config.tessellations) == 1 else 1.0)
     no_shift = torch.zeros(len(itself), dtype=torch.float64)
+    bias = weight[:, :width] @ _wide(norm.bias) + bias
+    units = None
+    if not config.has_trunk:
+        columns = (inward if turn is None else inward @ turn, weight[:, width:])
+        units = Layer(torch.cat(columns, dim=1).T.float().contiguous(), bias.float())
     return Folded(
         mixture=torch.cat((logits, parts.matrix, itself)).float(),
         offset=torch.cat((logit_shift, parts.shift, no_shift)).float(),
         tokens=parts.tokens.float().contiguous(),
-        bias=(weight[:, :width] @ _wide(norm.bias) + _wide(entry.bias)).float(),
-        coordinates=weight[:, width:].float().contiguous() if config.coordinate_octaves else None,
+        bias=bias[:hidden].float(),
+        coordinates=weight[:hidden, width:].float().contiguous() if config.coordinate_octaves else None,
+        units=units,
         num_tokens=config.num_tokens,
-        blend_dim=len(parts.matrix) - config.hidden_dim,
+        blend_dim=len(parts.matrix) - hidden,
         spread=width,
-        hidden_dim=config.hidden_dim,
+        hidden_dim=hidden,
         eps=norm.eps,
         compares_directions=compares_directions,
     )
+
+
+def first_layer(head: ResidualHead) -> nn.Linear:
+    """The layer that reads the blend: the entry, or the units' own."""
+    if head.entry is not None:
+        return head.entry
+    assert isinstance(head.exit, Units), "a head without an entry is a layer of units"
+    return head.exit.layer
 
 
 class Parts(NamedTuple):
@@ -110,22 +137,23 @@ class Parts(NamedTuple):
     """(blend + H, T)."""
 
 
-def _turn(parts: Parts, width: int, most: float) -> Parts:
-    """The first `width` rows, C b, turned so that all but at most a share of them are zero and can go.
+def _turn(parts: Parts, width: int, most: float) -> tuple[Parts, Tensor | None]:
+    """The first `width` rows, C b, turned so that all but at most a share of them are zero and can go, and Q.
 
     The rows that are left are triangular, so those of a tessellation end where the next one's begin.
     """
     matrix, shift, tokens = (part[:width] for part in parts)
     maps = torch.cat((matrix, tokens + shift[:, None] if tokens.shape[1] else shift[:, None]), dim=1)
     if maps.shape[1] > most * width:
-        return parts
-    turned = torch.linalg.qr(maps).R  # Q^T maps, (S + T, S + T)
+        return parts, None
+    turn, turned = torch.linalg.qr(maps)  # Q (D, S + T) and Q^T maps, (S + T, S + T)
     count = matrix.shape[1]
     if tokens.shape[1]:
         blend = Parts(turned[:, :count], torch.zeros(len(turned), dtype=torch.float64), turned[:, count:])
     else:
         blend = Parts(turned[:, :count], turned[:, count], tokens[: len(turned)])
-    return Parts(*(torch.cat((turned_part, part[width:])) for turned_part, part in zip(blend, parts, strict=True)))
+    rest = zip(blend, parts, strict=True)
+    return Parts(*(torch.cat((turned_part, part[width:])) for turned_part, part in rest)), turn
 
 
 def _projection(encoder: SphericalVoronoiEncoder) -> tuple[Tensor, Tensor]:
@@ -179,23 +207,30 @@ class Layer(NamedTuple):
 
 
 class FastHead:
-    """The residual head behind its first activation, in a named precision.
+    """The head behind its first activation, in a named precision.
 
     bfloat16 and float16 round the weights; sums are in half precision only where the processor has instructions for it,
     else in float32. Least cosine with float64 over 1,500 places, on random weights of the paper's size and on two
     trained models: float32 and float16 1.000000, bfloat16 0.99999.
     """
 
-    def __init__(self, head: ResidualHead, precision: Precision) -> None:
-        """A head in float32, which is rounded in place."""
+    def __init__(self, head: ResidualHead, precision: Precision, units: Layer | None = None) -> None:
+        """A head in float32, which is rounded in place; `units` is the layer of `Folded` where it is all of it."""
         self.dtype = _arithmetic(precision)
         self.head = head.to(network_dtype(precision)).to(self.dtype)
         self.blocks = [
             [Layer(part.weight.detach().T.contiguous(), part.bias.detach()) for part in (block.first, block.second)]
             for block in residual_blocks(head)
         ]
-        assert isinstance(head.exit, nn.Linear), "only heads with a linear exit have a fast form"
-        self.exit = head.exit.weight.detach().T.contiguous()  # (hidden, outputs)
+        end = head.exit
+        self.leak = end.leak if isinstance(end, Units) else None
+        """The slope of units below zero, where the head ends with them."""
+        if isinstance(end, Units):
+            last = units or Layer(end.layer.weight.detach().T.contiguous(), end.layer.bias.detach())
+            self.exit, self.bias, self.centre = last.columns.to(self.dtype), last.bias.float(), end.centre.float()
+        else:
+            self.exit = end.weight.detach().T.contiguous()  # (hidden, outputs)
+            self.bias = self.centre = torch.zeros(self.exit.shape[1])
 
     @property
     def is_wide(self) -> bool:
@@ -205,18 +240,23 @@ class FastHead:
     def __call__(self, x: Tensor) -> Tensor:
         """First activations, (H, N), which are overwritten, to outputs, (N, D) in float32."""
         if not self.is_wide:
-            return self._in_half(x)
+            x = x.T.to(self.dtype, memory_format=torch.contiguous_format)
+            for block in residual_blocks(self.head):
+                x = x.add_(block.second(block.first(x).relu_()).relu_())
+            out: Tensor = self.head.exit(x) if self.leak is None else x @ self.exit
+            return self._end(out.float())
         for first, second in self.blocks:
             x = x.add_(second(first(x)))
-        x, rows = _active(x, self.exit)
-        return x.T @ rows
+        if self.leak is None:
+            x, rows = _active(x, self.exit)
+            return x.T @ rows
+        return self._end(x.T @ self.exit)
 
-    def _in_half(self, x: Tensor) -> Tensor:
-        x = x.T.to(self.dtype, memory_format=torch.contiguous_format)
-        for block in residual_blocks(self.head):
-            x = x.add_(block.second(block.first(x).relu_()).relu_())
-        out: Tensor = self.head.exit(x)
-        return out.float()
+    def _end(self, out: Tensor) -> Tensor:
+        """What follows the last product, in place."""
+        if self.leak is None:
+            return out
+        return torch.nn.functional.leaky_relu_(out.add_(self.bias), self.leak).sub_(self.centre)
 
 
 def residual_blocks(head: ResidualHead) -> list[ResidualBlock]:

@@ -26,6 +26,8 @@ MOST_LISTED = 192
 SAMPLED_SITES = 24
 CROWD = 96
 """Places in a cell from which on a product with its sites' rows is faster than a bag of rows for each place."""
+BOUNDED = 60.0
+"""How far the largest logit may lie from the background: e^60 is held by float32, with room for sums."""
 OUTSIDE = 1e30
 """Taken off the logits of padding."""
 
@@ -79,13 +81,37 @@ class ListedSites:
         cells, counts = torch.unique_consecutive(self.regions.joined().at(keys), return_counts=True)
         if len(xyz) >= CROWD * len(cells):
             return self._mix_crowds(xyz, cells.tolist(), counts.tolist())
-        return self.add_up(self.weigh(xyz, keys))
+        return self._mix_in_a_row(xyz, keys) if self.is_bounded else self.add_up(self.weigh(xyz, keys))
+
+    @functools.cached_property
+    def is_bounded(self) -> bool:
+        """Whether exponentials of logits over the background neither overflow nor are lost beside one another."""
+        return self.background is not None and abs(float(self.territory.amax()) - self.background) < BOUNDED
 
     def add_up(self, nearby: Nearby) -> Tensor:
         """The mixture of site embeddings by the weights of `weigh`, (N, L) -> (N, S)."""
         sites, weights = nearby
         starts = torch.arange(0, sites.numel(), sites.shape[1], dtype=sites.dtype, device=sites.device)
         return torch.embedding_bag(self.rows, sites.reshape(-1), starts, False, 0, False, weights.reshape(-1))[0]
+
+    def _mix_in_a_row(self, xyz: Tensor, keys: Tensor) -> Tensor:
+        """The same with the lists of all places one behind another, without padding or a largest logit."""
+        assert self.background is not None, "bounded below by it"
+        lists = self.regions.joined()
+        cell = lists.at(keys)
+        start = lists.starts.index_select(0, cell)
+        length = lists.starts.index_select(0, cell + 1).sub_(start)
+        first = length.cumsum(0).sub_(length)
+        which = torch.repeat_interleave(start - first, length)
+        sites = lists.sites.index_select(0, which.add_(torch.arange(len(which))))
+        square = torch.empty(0)
+        for i, (axis, here) in enumerate(zip(self.axes, xyz.unbind(1), strict=True)):
+            away = axis.index_select(0, sites).sub_(torch.repeat_interleave(here, length))
+            square = square.addcmul_(away, away) if i else away.square_()
+        half, territory = (part.index_select(0, sites) for part in (self.half, self.territory))
+        shares = territory.addcmul_(half, square, value=-1).sub_(self.background).exp_()
+        mixture = torch.embedding_bag(self.rows, sites, first.to(sites.dtype), False, 0, False, shares)[0]
+        return mixture.div_(torch.segment_reduce(shares, "sum", lengths=length, unsafe=True).add_(1)[:, None])
 
     def _mix_crowds(self, xyz: Tensor, cells: list[int], counts: list[int]) -> Tensor:
         """Mixtures cell by cell, (N, 3) -> (N, S)."""

@@ -17,6 +17,8 @@ SITES_PER_REGION = 4096
 """The sphere is cut into regions whose lists are made together, as many as have about these sites each."""
 STEP = 2
 """The sites of a region are sought among those of the region that holds it this many quarterings before."""
+LONGEST = 48
+"""Cells with longer lists are quartered: shorter lists than those of training, which are made anew again and again."""
 NEAR_SHARE = 1 / 16
 """The share of epsilon that each search, of which there are two at most, may leave out."""
 
@@ -56,7 +58,8 @@ class RegionLists:
         near = self._near(self.depth, region)
         positions, sharpness, territory, background = self.geometry
         some = SiteGeometry(positions[near], sharpness[near], territory[near], background)
-        found = list_sites(some, epsilon=(1 - 2 * NEAR_SHARE) * EPSILON, within=(self.depth, region))
+        epsilon = (1 - 2 * NEAR_SHARE) * EPSILON
+        found = list_sites(some, epsilon=epsilon, longest=LONGEST, within=(self.depth, region))
         self.made[region] = found._replace(sites=near.int()[found.sites])
 
     def joined(self) -> CellLists:
