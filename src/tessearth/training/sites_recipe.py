@@ -102,13 +102,8 @@ class SitesRecipe:
     """How the number of sites grows; None keeps them all from the start."""
 
     def __post_init__(self) -> None:
-        needs = {
-            "clusters": ("model", "the encoder"),
-            "error": ("model", "the run"),
-            "density": ("density", "the file"),
-        }
         for start in self.starts(1):
-            name, what = needs.get(start, (None, None))
+            name, what = NEEDS.get(start, (None, None))
             if name is not None and getattr(self, name) is None:
                 raise ConfigError(f"sites.start is {start!r}; name {what}: sites.{name} = NAME or PATH")
         check_at_least(self, 1, "places", "rounds", "refresh_every", "sparse_from", where="sites.")
