@@ -2,8 +2,8 @@
 
     python benchmarks/questions.py benchmarks/study/questions.toml [--out benchmarks/results]
 
-A plan has a `title`, what it is `about`, `[[question]]` tables (`ask`, the `runs`, and `than`, the run they are compared
-to) and `[curves.NAME]`: a number for each run. Writes PLAN.md (every run's means with their spread over seeds, and its
+A plan has a `title`, what it is `about`, `[[question]]` tables (`ask`, the `runs`, and `than`, their reference) and
+`[curves.NAME]`, a number for each run. Writes PLAN.md (every run's means with their spread over seeds, and its
 difference from the run it is compared to) and performance/NAME.csv, which `tessearth plot performance` draws.
 """
 
