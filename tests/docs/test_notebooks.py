@@ -14,8 +14,8 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 LARGEST_BYTES = 600_000
 
 
-def test_there_are_three_notebooks_and_none_is_heavy() -> None:
-    assert len(NOTEBOOKS) == 3
+def test_there_are_four_notebooks_and_none_is_heavy() -> None:
+    assert len(NOTEBOOKS) == 4
     for notebook in NOTEBOOKS:
         assert notebook.stat().st_size < LARGEST_BYTES, notebook.name
         cells = nbformat.read(notebook, as_version=4).cells
