@@ -12,6 +12,7 @@ import torch
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.retrieval import read_database
 from tessearth.encoder import (
+    EncoderConfig,
     LocationEncoder,
     SoftVoronoi,
     SphericalVoronoiEncoder,
@@ -86,12 +87,20 @@ def _describe_voronoi(name: str, encoder: SphericalVoronoiEncoder, origin: Mappi
         "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
         "sites": encoder.config.num_sites,
         "tokens": encoder.config.num_tokens,
+        "head": _describe_head(encoder.config),
         "embedding_width": encoder.config.output_dim,
         "unit_length": encoder.config.normalize,
         "tessellations": {str(i): _describe_tessellation(one) for i, one in enumerate(encoder.voronois())},
         "token_use": describe_tokens(encoder),
         "provenance": dict(origin),
     }
+
+
+def _describe_head(config: EncoderConfig) -> str:
+    """What the head is made of, in words."""
+    blocks = f"{config.num_blocks} block{'' if config.num_blocks == 1 else 's'}"
+    trunk = f"{config.hidden_dim:,} wide, {blocks}, " if config.has_trunk else ""
+    return trunk + (f"{config.output_dim:,} units" if config.ends_in_units else "linear exit")
 
 
 def _describe_baseline(name: str, encoder: LocationEncoder) -> dict[str, Any]:
