@@ -169,6 +169,7 @@ def _describe_tessellation(voronoi: SoftVoronoi) -> dict[str, Any]:
         "median_reach_km": float(EARTH_RADIUS_KM / np.sqrt(median)),
         **(_describe_spacing(voronoi, sharpness) if config.is_spaced else {}),
         **({} if config.background is None else {"background": config.background}),
+        **({"harmonics_of_the_year": config.harmonics} if config.harmonics else {}),
     }
 
 

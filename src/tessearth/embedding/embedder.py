@@ -2,8 +2,10 @@
 
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from tessearth.embedding.fast.head import Precision
 from tessearth.embedding.fast.levels import FewSites
 from tessearth.embedding.onnx import first_numbers
 from tessearth.embedding.retrieval import Retriever, read_database
+from tessearth.embedding.seasons import Shares, read_season
 from tessearth.embedding.sites import Explanation, NearestSites, SiteShares, Support, explain_few
 from tessearth.embedding.transfer import Gatherer
 from tessearth.encoder import LocationEncoder
@@ -53,6 +56,8 @@ class Embedder:
         embed(geoseries)                           # points or polygons in any projection
         embed(dataset)                             # xarray: all cells, (lat, lon, 1024)
         embed(xyz=directions)                      # directions on any other sphere
+        embed(48.86, 2.35, month=7)                # in July, by models that know seasons
+        embed(table, date="2024-07-14")            # one date for all, or one for each place
 
     Results are numpy arrays with the leading shape of what was given; a single place gives a single vector. `explain`,
     `support` and `nearest_sites` ask for sites, which only Voronoi encoders have.
@@ -135,6 +140,8 @@ class Embedder:
         xyz: Any = None,
         on_bad: OnBad = "error",
         geometry: Shape = "point",
+        month: Any = None,
+        date: Any = None,
     ) -> Array:
         """Embeddings of places, (..., D): float32, or float64 when that is the precision.
 
@@ -142,19 +149,28 @@ class Embedder:
         else its geometry, else its columns of the usual names. Without a table `lat` and `lon` are the coordinates.
         Rows without a usable place are refused; `on_bad` "skip" leaves them out, and "null" gives them NaN. For lines
         and polygons stands a point inside, the "centroid", or the "mean" of embeddings over them, as `geometry` says.
+
+        Embeddings are of the whole year, or of a `month` (1 to 12) or a `date` (ISO text, numpy, pandas or datetime),
+        one for all places or one each, where the model knows seasons. One place may have many.
         """
+        season = self._read_season(month, date)
         if geometry != "point":
+            _check_one_season(season, f"geometry = {geometry!r}")
             read = take_places(points, lat, lon, on_bad, geometry)
-            rows = read._replace(latlon=read.latlon.reshape(-1, 2)).apply(self.embed)
+            rows = read._replace(latlon=read.latlon.reshape(-1, 2)).apply(partial(self.embed, month=month, date=date))
             return rows.reshape((*read.latlon.shape[:-1], rows.shape[-1]))
         if xyz is not None and on_bad != "error":
             raise ConfigError("on_bad is about degrees: directions (xyz=) are always checked")
+        if on_bad == "skip":
+            _check_one_season(season, "on_bad = 'skip'")
         places, shape = _read_places(points, lat, lon, xyz, on_bad)
+        if season is not None:
+            places, shape = _add_season(places, shape, season)
         if on_bad != "null":
             whole = self._embed_places(places)
         else:
             known = torch.isfinite(places.values).all(dim=-1)
-            some = self._embed_places(Places(places.values[known], places.are_directions))
+            some = self._embed_places(places.take(known))
             whole = np.full((len(known), some.shape[-1]), np.nan, dtype=some.dtype)
             whole[known.numpy()] = some
         return whole.reshape((*shape, whole.shape[-1]))
@@ -182,6 +198,15 @@ class Embedder:
             for target, batch in zip(targets, places.batches(self.batch_size), strict=True):
                 target.copy_(self._embed_batch(batch))
         return embeddings
+
+    def _read_season(self, month: Any, date: Any) -> Shares | None:
+        """Shares of the year; a model that knows no season refuses to be asked for one."""
+        season = read_season(month, date)
+        if season is not None and not self._engine.knows_seasons:
+            raise ConfigError(
+                f"{self.name} knows no season: leave out month and date, or choose a model with harmonics"
+            )
+        return season
 
     def _embed_places(self, places: Places) -> Array:
         """Embeddings (N, D) of checked places, in one batch or in several."""
@@ -292,6 +317,23 @@ class Embedder:
         return gatherer.finish()
 
 
+def _check_one_season(season: Shares | None, option: str) -> None:
+    """Refuse a season for each place where rows do not stay what they were."""
+    if season is not None and season.ndim:
+        raise ConfigError(f"a month or a date for each place does not go with {option}: give one for all")
+
+
+def _add_season(places: Places, shape: tuple[int, ...], season: Shares) -> tuple[Places, tuple[int, ...]]:
+    """The places with a share of the year each, and their shape: one place may stand for many seasons."""
+    if season.ndim and shape == ():
+        places, shape = places.take(torch.zeros(season.size, dtype=torch.int64)), season.shape
+    if season.ndim and season.shape != shape:
+        raise CoordinateError(
+            f"there are {season.size:,} months or dates for {math.prod(shape):,} places; give one for all, or one each"
+        )
+    return places._replace(season=torch.from_numpy(np.broadcast_to(season, shape).reshape(-1).copy())), shape
+
+
 def _read_places(
     points: tuple[Any, ...], lat: Any, lon: Any, xyz: Any, on_bad: OnBad | None = None
 ) -> tuple[Places, tuple[int, ...]]:
@@ -318,12 +360,15 @@ def embed(
     dims: int | None = None,
     on_bad: OnBad = "error",
     geometry: Shape = "point",
+    month: Any = None,
+    date: Any = None,
 ) -> Array:
     """Embeddings of places by a model that is loaded once and kept, as `Embedder.embed` gives them.
 
     tessearth.embed(48.86, 2.35)
     """
-    return keep_embedder(os.fspath(model), dims).embed(*points, lat=lat, lon=lon, on_bad=on_bad, geometry=geometry)
+    embedder = keep_embedder(os.fspath(model), dims)
+    return embedder.embed(*points, lat=lat, lon=lon, on_bad=on_bad, geometry=geometry, month=month, date=date)
 
 
 @functools.lru_cache(maxsize=2)

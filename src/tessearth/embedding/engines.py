@@ -46,6 +46,8 @@ class Places(NamedTuple):
     values: Tensor
     """Degrees (N, 2), latitude first, or unit vectors (N, 3)."""
     are_directions: bool
+    season: Tensor | None = None
+    """Shares of the year, (N,) in float64; None is the whole year."""
 
     def latlon(self) -> Tensor:
         """Degrees, latitude first, (N, 2)."""
@@ -65,7 +67,13 @@ class Places(NamedTuple):
 
     def batches(self, size: int) -> Iterator["Places"]:
         """The places in batches; without places one empty batch, from which results take their widths."""
-        return (Places(values, self.are_directions) for values in torch.split(self.values, size))
+        parts = torch.split(self.values, size)
+        seasons = [None] * len(parts) if self.season is None else torch.split(self.season, size)
+        return (Places(part, self.are_directions, when) for part, when in zip(parts, seasons, strict=True))
+
+    def take(self, rows: Tensor) -> "Places":
+        """Some of the places."""
+        return Places(self.values[rows], self.are_directions, None if self.season is None else self.season[rows])
 
 
 class Engine:
@@ -73,6 +81,8 @@ class Engine:
 
     strategy: Strategy = "plain"
     """What `embed` does: "plain" or "fast"."""
+    knows_seasons: bool = False
+    """Whether `embed` looks at the season of places."""
 
     def __init__(self, encoder: LocationEncoder, device: torch.device, precision: Precision) -> None:
         dtype = network_dtype(precision)
@@ -129,6 +139,7 @@ class VoronoiEngine(Engine):
         strategy: Strategy = "auto",
     ) -> None:
         super().__init__(encoder, device, precision)
+        self.knows_seasons = encoder.config.knows_seasons
         self.top_k, self.dense_batch_size = top_k, self.batch_size
         """How many places are taken at once where each looks at every site."""
         self.is_sparse = any(takes_lists(voronoi) for voronoi in self.encoder.voronois())
@@ -163,14 +174,20 @@ class VoronoiEngine(Engine):
 
     def embed(self, places: Places) -> Tensor:
         """Embeddings of a batch, (N, dim)."""
-        xyz = self.to_input(places)
+        xyz, season = self.to_input(places), None
+        if places.season is not None:
+            season = places.season.to(self.device)
         if self.strategy == "fast":
-            return self.fast_path().embed(xyz)
-        return (self.few if self.uses_few else self.encoder).embed_xyz(xyz, self.top_k)
+            fast = self.fast_path()
+            if isinstance(fast, FastVoronoi):
+                return fast.embed(xyz, season)
+            if season is None:
+                return fast.embed(xyz)
+        return (self.few if self.uses_few else self.encoder).embed_xyz(xyz, self.top_k, season)
 
     def embed_few(self, places: Places) -> npt.NDArray[np.float32] | None:
         """The same for up to four places on the CPU's fast path."""
-        if self.strategy == "plain" or not 0 < len(places.values) <= FEW_PLACES:
+        if self.strategy == "plain" or not 0 < len(places.values) <= FEW_PLACES or places.season is not None:
             return None
         fast = self.fast_path()
         return fast.embed_few(places.few_xyz()) if isinstance(fast, FastVoronoi) else None
@@ -199,7 +216,7 @@ class RetrievalEngine(Engine):
         self.inner, self.retriever, self.encoder = inner, retriever, inner.encoder
         self.device, self.precision, self.dtype = inner.device, inner.precision, inner.dtype
         self.dim = retriever.values.shape[1] + inner.dim
-        self.batch_size, self.strategy = inner.batch_size, inner.strategy
+        self.batch_size, self.strategy, self.knows_seasons = inner.batch_size, inner.strategy, inner.knows_seasons
 
     def embed(self, places: Places) -> Tensor:
         """Embeddings of a batch, (N, dim)."""

@@ -40,7 +40,7 @@ class ListedGraph(nn.Module):
         self.register_buffer("listed", torch.cat((lists.sites, torch.zeros(self.longest, dtype=torch.int32))))
         self.register_buffer("spread", spread_bits(torch.arange(PIECE)))
         self.register_buffer("sites", torch.stack(columns).float())
-        self.register_buffer("rows", voronoi.embeddings.detach())
+        self.register_buffer("rows", voronoi.at_season(voronoi.embeddings.detach(), None).contiguous())
 
     def forward(self, xyz: Tensor) -> Tensor:
         """Mixtures of site embeddings at directions, (N, 3) -> (N, S)."""

@@ -26,6 +26,7 @@ from tessearth.encoder.tokens import measure_token_use as measure_token_use
 from tessearth.encoder.voronoi import EMBEDDING_SPREAD as EMBEDDING_SPREAD
 from tessearth.encoder.voronoi import LEAST_SPACING as LEAST_SPACING
 from tessearth.encoder.voronoi import SoftVoronoi as SoftVoronoi
+from tessearth.encoder.voronoi import mix_season as mix_season
 from tessearth.encoder.weights import build_from as build_from
 from tessearth.encoder.weights import load_weights as load_weights
 from tessearth.encoder.weights import read_weights as read_weights

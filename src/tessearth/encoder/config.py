@@ -9,6 +9,7 @@ from tessearth.errors import ConfigError
 from tessearth.settings import check_at_least, check_share
 
 LogitForm = Literal["paper", "decoupled", "chord"]
+MOST_HARMONICS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +35,17 @@ class TessellationConfig:
     background: float | None = None
     """The logit of no site at all, for chords: far from every site the weights sum to less than 1 and the mixture goes
     to zero, instead of being that of the bluntest site. None leaves it out."""
+    harmonics: int = 0
+    """The harmonics of each site's cycle over the year (H); 0 knows no season."""
     on_sphere: bool = True
     """Whether sites are unit vectors; False gives them a radial degree of freedom."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "num_sites", "site_dim", "neighbours")
+        if not 0 <= self.harmonics <= MOST_HARMONICS:
+            raise ConfigError(
+                f"harmonics is {self.harmonics}; it lies between 0 and {MOST_HARMONICS}: twelve months tell no more"
+            )
         if self.logits not in get_args(LogitForm):
             raise ConfigError(
                 f"logits is {self.logits!r}; it must be one of {', '.join(map(repr, get_args(LogitForm)))}"
@@ -54,6 +61,11 @@ class TessellationConfig:
     def is_spaced(self) -> bool:
         """Whether sharpness is tied to the sites' spacing."""
         return self.sharpness == "spacing"
+
+    @property
+    def row_dim(self) -> int:
+        """The numbers of a site: its embedding, then a cosine and a sine of the year for each harmonic, S each."""
+        return self.site_dim * (1 + 2 * self.harmonics)
 
     def _check_chord(self) -> None:
         """Refuse what only chords between sites on the sphere can do."""
@@ -119,6 +131,11 @@ class EncoderConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive")
 
     @property
+    def knows_seasons(self) -> bool:
+        """Whether embeddings change over the year."""
+        return any(tessellation.harmonics for tessellation in self.tessellations)
+
+    @property
     def ends_in_units(self) -> bool:
         """Whether the units of the head's last layer are the embedding."""
         return self.exit == "units"
@@ -146,7 +163,8 @@ class EncoderConfig:
         plain = dataclasses.asdict(self)
         for values, tessellation in zip(plain["tessellations"], self.tessellations, strict=True):
             unused = [] if tessellation.is_spaced else ["spacing_factor", "neighbours"]
-            for name in unused if tessellation.logits == "chord" else [*unused, "background"]:
+            unused += [] if tessellation.logits == "chord" else ["background"]
+            for name in unused if tessellation.harmonics else [*unused, "harmonics"]:
                 del values[name]
         if not self.ends_in_units:
             del plain["exit"], plain["leak"]

@@ -1,5 +1,6 @@
 """The whole location encoder, coordinates in and embeddings out, with the residual head at its end."""
 
+import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -117,7 +118,10 @@ class SphericalVoronoiEncoder(LocationEncoder):
         if self.norm.weight.is_meta:
             return
         for voronoi in self.voronois():
-            nn.init.normal_(voronoi.embeddings, std=EMBEDDING_SPREAD, generator=generator)
+            drawn = torch.empty(voronoi.config.num_sites, voronoi.config.site_dim)
+            nn.init.normal_(drawn, std=EMBEDDING_SPREAD, generator=generator)
+            cycles = torch.zeros(len(drawn), voronoi.config.row_dim - voronoi.config.site_dim)
+            voronoi.embeddings.data = torch.cat((drawn, cycles), dim=1)
         if self.tokens is not None:
             self.tokens.reset_parameters(generator)
         for module in (*self.projection.modules(), *self.head.modules()):
@@ -130,40 +134,45 @@ class SphericalVoronoiEncoder(LocationEncoder):
         with torch.device("meta"):
             return cls(config, sites=[torch.empty(t.num_sites, 3) for t in config.tessellations])
 
-    def forward(self, latlon: Tensor) -> Tensor:
-        """Embed places given in degrees, latitude first: (N, 2) -> (N, D)."""
-        return self.embed_xyz(latlon_to_xyz(latlon))
+    def forward(self, latlon: Tensor, season: Tensor | None = None) -> Tensor:
+        """Embed places given in degrees, latitude first, (N, 2) -> (N, D): over the year, or at shares of it, (N,)."""
+        return self.embed_xyz(latlon_to_xyz(latlon), season=season)
 
-    def embed_xyz(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
+    def embed_xyz(self, xyz: Tensor, top_k: int | None = None, season: Tensor | None = None) -> Tensor:
         """Embed directions on the sphere, (N, 3) -> (N, D); with `top_k`, by that many sites per tessellation."""
-        return self.from_mixtures(xyz, self.mix(self._weights(xyz, top_k)))[0]
+        return self.from_mixtures(xyz, self.mix(self._weights(xyz, top_k)), season)[0]
 
-    def from_mixtures(self, xyz: Tensor, mixtures: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Embeddings (N, D) and token attention (N, T) from the tessellations' mixtures at directions, (N, S) each."""
-        blend, attention = self.blend(xyz, mixtures)
+    def from_mixtures(
+        self, xyz: Tensor, mixtures: Sequence[Tensor], season: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Embeddings (N, D) and token attention (N, T) from the tessellations' mixtures at directions."""
+        blend, attention = self.blend(xyz, mixtures, season)
         return self._finish(self.head(blend)), attention
 
-    def encode(self, latlon: Tensor, top_k: int | None = None) -> Encoding:
+    def encode(self, latlon: Tensor, top_k: int | None = None, season: Tensor | None = None) -> Encoding:
         """Embed places and keep the parts: (N, 2) degrees to an Encoding."""
-        return self.encode_xyz(latlon_to_xyz(latlon), top_k)
+        return self.encode_xyz(latlon_to_xyz(latlon), top_k, season)
 
-    def encode_xyz(self, xyz: Tensor, top_k: int | None = None) -> Encoding:
+    def encode_xyz(self, xyz: Tensor, top_k: int | None = None, season: Tensor | None = None) -> Encoding:
         """Embed directions on the sphere and keep the parts: (N, 3) to an Encoding."""
         weights = self._weights(xyz, top_k)
-        blend, attention = self.blend(xyz, self.mix(weights))
+        blend, attention = self.blend(xyz, self.mix(weights), season)
         raw = self.head(blend)
         return Encoding(self._finish(raw), raw, attention, torch.cat(weights, dim=-1))
 
     def mix(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Each tessellation's mixture of site embeddings, (N, S), by its site weights (N, K)."""
+        """Each tessellation's mixture of the numbers of its sites, (N, S (1 + 2 H)), by its site weights (N, K)."""
         return [voronoi.mix(part) for voronoi, part in zip(self.voronois(), weights, strict=True)]
 
-    def blend(self, xyz: Tensor, mixtures: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The head's input and the token attention in it, from the tessellations' mixtures f, (N, S) each.
+    def blend(
+        self, xyz: Tensor, mixtures: Sequence[Tensor], season: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The head's input and the token attention in it, from the tessellations' mixtures, f at the season.
 
         LayerNorm((1 - alpha) (W f + b) + alpha z), (N, D), then the coordinates' own features where there are any.
         """
-        mixture = torch.cat(list(mixtures), dim=-1).to(self.norm.weight.dtype)
+        parts = [voronoi.at_season(part, season) for voronoi, part in zip(self.voronois(), mixtures, strict=True)]
+        mixture = torch.cat(parts, dim=-1).to(self.norm.weight.dtype)
         blend, attention = self.projection(mixture), None
         if self.tokens is not None:
             attention = self.tokens.location_attention(mixture)
@@ -198,12 +207,25 @@ class SphericalVoronoiEncoder(LocationEncoder):
         xyz = latlon_to_xyz(latlon)
         return xyz, *(v.exact_weights(xyz) if v.mixer is None else v.mixer(v, xyz) for v in self.voronois())
 
-    def from_exact(self, *exact: Tensor) -> tuple[Tensor, Tensor | None]:
+    def from_exact(self, *exact: Tensor, season: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The head's output and the places' attention over the tokens."""
         xyz, *parts = exact
         mixed = [part if v.mixer else v.mix(part) for v, part in zip(self.voronois(), parts, strict=True)]
-        blend, attention = self.blend(xyz, mixed)
+        blend, attention = self.blend(xyz, mixed, season)
         return self.head(blend), attention
+
+    @torch.no_grad()
+    def at(self, season: float | None) -> "SphericalVoronoiEncoder":
+        """An encoder without cycles that embeds as this one at a share of the year, or over the year."""
+        config = self.config
+        levels = tuple(dataclasses.replace(t, harmonics=0) for t in config.tessellations)
+        state = dict(self.state_dict())
+        when = None if season is None else torch.tensor(season, dtype=torch.float64)
+        for i, voronoi in enumerate(self.voronois()):
+            state[f"tessellations.{i}.embeddings"] = voronoi.at_season(voronoi.embeddings, when).clone()
+        still = SphericalVoronoiEncoder.allocate(dataclasses.replace(config, tessellations=levels))
+        still.load_state_dict(state, strict=True, assign=True)
+        return still.train(self.training)
 
     def sites(self) -> Sites:
         """Positions (K, 3) and sharpness (K,), tessellations one after another."""

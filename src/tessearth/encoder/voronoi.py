@@ -16,6 +16,21 @@ EMBEDDING_SPREAD = 0.02
 """The standard deviation of site embeddings before training, drawn from a normal distribution."""
 
 
+def mix_season(numbers: Tensor, width: int, season: Tensor | None) -> Tensor:
+    """The embedding of a season, (N, S), from e, a_1, b_1, a_2 ... side by side and t, (N,); that of the year without.
+
+    It is e + sum_h (a_h cos 2 pi h t + b_h sin 2 pi h t).
+    """
+    if season is None or numbers.shape[-1] == width:
+        return numbers[..., :width]
+    cycle = numbers[..., width:].reshape(*numbers.shape[:-1], -1, 2, width)  # (N, H, 2, S)
+    harmonic = torch.arange(1, cycle.shape[-3] + 1, dtype=torch.float64, device=season.device)
+    angle = 2 * math.pi * (season - season.floor()).double()[..., None] * harmonic  # t and t + 1 are the same
+    waves = torch.stack((angle.cos(), angle.sin()), dim=-1).to(numbers.dtype)
+    mixed: Tensor = numbers[..., :width] + (waves[..., None] * cycle).sum((-3, -2))
+    return mixed
+
+
 class Mixer(Protocol):
     """What mixes sites without looking at all of them, as the lists of `encoder.cells` do."""
 
@@ -30,6 +45,9 @@ class SoftVoronoi(nn.Module):
     |x - s_k|^2 + b_k): at its own position a site's logit is b_k for any sharpness, so b sets its territory and tau its
     sharpness. A background adds a logit of its own to the sum below and nothing above.
 
+    A site with a cycle is e(t) = e + sum_h (a_h cos 2 pi h t + b_h sin 2 pi h t) at the share t of the year. Weights do
+    not know t, so one mixture of e, a_1, b_1, a_2 ... serves every season (`at_season`).
+
     Sharpness that is tied to spacing starts at c / d_k^2; training measures d_k anew as sites move. A site whose
     territory is -inf takes no part.
     """
@@ -41,7 +59,7 @@ class SoftVoronoi(nn.Module):
         self.config = config
         self.directions = nn.Parameter(sites.to(torch.get_default_dtype()))  # (K, 3)
         self.log_sharpness = nn.Parameter(torch.empty(config.num_sites))  # (K,)
-        self.embeddings = nn.Parameter(torch.empty(config.num_sites, config.site_dim))  # (K, S)
+        self.embeddings = nn.Parameter(torch.empty(config.num_sites, config.row_dim))  # (K, S (1 + 2 H))
         if config.logits != "paper":
             self.territory = nn.Parameter(torch.zeros(config.num_sites))  # (K,), b
         if config.is_spaced:
@@ -110,8 +128,12 @@ class SoftVoronoi(nn.Module):
         return torch.softmax(F.pad(logits, (0, 1), value=self.config.background), dim=-1)[..., :-1]
 
     def mix(self, weights: Tensor) -> Tensor:
-        """The mixture of site embeddings by weights, (N, K) -> (N, S)."""
+        """The mixture of the numbers of sites by weights, (N, K) -> (N, S (1 + 2 H))."""
         return weights @ self.embeddings
+
+    def at_season(self, mixture: Tensor, season: Tensor | None) -> Tensor:
+        """The mixture (N, S) at shares of the year (N,), or of the whole year, from that of the sites' numbers."""
+        return mix_season(mixture, self.config.site_dim, season)
 
     def exact_weights(self, xyz: Tensor) -> Tensor:
         """`weights`, (N, 3) -> (N, K), never through a GPU's matrix units.

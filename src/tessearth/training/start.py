@@ -112,7 +112,7 @@ def _shift_blend(encoder: SphericalVoronoiEncoder, blend: Tensor) -> Tensor:
     if isinstance(encoder.projection, nn.Linear):
         encoder.projection.bias.sub_(mean / share)
         return blend - mean
-    widths = [voronoi.embeddings.shape[1] for voronoi in encoder.voronois()]
+    widths = [voronoi.config.site_dim for voronoi in encoder.voronois()]
     for voronoi, part in zip(encoder.voronois(), torch.split(mean, widths), strict=True):
-        voronoi.embeddings.sub_(part / share)  # a place's weights sum to 1
+        voronoi.embeddings[:, : len(part)].sub_(part / share)  # a place's weights sum to 1
     return blend - mean

@@ -68,9 +68,10 @@ def read_logits(voronoi: SoftVoronoi) -> AffineLogits:
     return AffineLogits(slopes, offsets)
 
 
-def read_rows(voronoi: SoftVoronoi) -> Tensor:
-    """The embeddings of the sites of `read_logits`, (K, S): that of the background is zero."""
+def read_rows(voronoi: SoftVoronoi, *, cycles: bool = False) -> Tensor:
+    """The embeddings of the sites of `read_logits`, (K, S), or all their numbers: those of the background are zero."""
     rows = voronoi.embeddings.detach()
+    rows = rows if cycles or not voronoi.config.harmonics else rows[:, : voronoi.config.site_dim].contiguous()
     return rows if voronoi.config.background is None else torch.nn.functional.pad(rows, (0, 0, 0, 1))
 
 

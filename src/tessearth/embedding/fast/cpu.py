@@ -3,6 +3,7 @@
 Equal to the plain path up to rounding and the epsilon of `bounds` and `series`.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +24,7 @@ from tessearth.embedding.fast.bounds import (
 from tessearth.embedding.fast.head import FastHead, Precision, fold
 from tessearth.embedding.fast.listed import ListedMixture, ListedSites, takes_lists
 from tessearth.embedding.fast.mixture import TessellationMixture, Way
-from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder
+from tessearth.encoder import SoftVoronoi, SphericalVoronoiEncoder, mix_season
 from tessearth.sphere import cell_key
 
 Floats = npt.NDArray[np.float32]
@@ -53,7 +54,7 @@ class FastVoronoi:
         """`encoder` is the caller's own copy, in float32 on the CPU and in evaluation mode; its head may be rounded."""
         self.encoder, self.config = encoder, encoder.config
         self.folded = fold(encoder, fewest_rows=True)
-        widths = [voronoi.embeddings.shape[1] for voronoi in encoder.voronois()]
+        widths = [voronoi.config.site_dim for voronoi in encoder.voronois()]
         maps = torch.split(self.folded.mixture, widths, dim=1)
         self.mixtures = [
             prepare_mixture(voronoi, onwards.contiguous())
@@ -63,10 +64,10 @@ class FastVoronoi:
         self.ended_at_once = ENDED_AT_ONCE if self.config.ends_in_units else LISTED_AT_ONCE
         self._one: OnePlace | None = None
 
-    def embed(self, xyz: Tensor) -> Tensor:
-        """(N, 3) in float32 -> (N, D)."""
-        few = self.embed_few(xyz.numpy()) if 0 < len(xyz) <= FEW_PLACES else None
-        return self._embed_many(xyz) if few is None else torch.from_numpy(few)
+    def embed(self, xyz: Tensor, season: Tensor | None = None) -> Tensor:
+        """(N, 3) in float32 -> (N, D), over the year or at shares of it, (N,)."""
+        few = self.embed_few(xyz.numpy()) if 0 < len(xyz) <= FEW_PLACES and season is None else None
+        return self._embed_many(xyz, season) if few is None else torch.from_numpy(few)
 
     def embed_few(self, xyz: Floats) -> Floats | None:
         """One by one, (n, 3) in float32 -> (n, D); None where the head computes in half precision."""
@@ -76,18 +77,21 @@ class FastVoronoi:
             self._one = OnePlace(self)
         return np.stack([self._one.embed(here) for here in xyz])
 
-    def _embed_many(self, xyz: Tensor) -> Tensor:
+    def _embed_many(self, xyz: Tensor, season: Tensor | None = None) -> Tensor:
+        mixtures = self.mixtures if season is None else self.seasonal
         is_listed = any(isinstance(mixture, ListedMixture) for mixture in self.mixtures)
         places, at_once = (sort_by_key(xyz), LISTED_AT_ONCE) if is_listed else (sort_places(xyz), ROWS_AT_ONCE)
-        ways = [m.choose(places) if isinstance(m, TessellationMixture) else Way() for m in self.mixtures]
+        ways = [Way() if isinstance(m, ListedMixture) else m.choose(places) for m in mixtures]
         sorted_xyz = xyz.index_select(0, places.order)
+        when = None if season is None else season.index_select(0, places.order)
         self._list(places)
         order = places.order.numpy()
         rows = np.empty((len(xyz), self.config.output_dim), np.float32)  # numpy asks for large pages: 3 times as fast
 
         def embed_block(start: int) -> None:
             part = slice(start, start + at_once)
-            x, which = self._activate(sorted_xyz[part], places.part(part), ways), order[part]
+            then = None if when is None else when[part]
+            x, which = self._activate(sorted_xyz[part], places.part(part), ways, then), order[part]
             for first in range(0, x.shape[1], self.ended_at_once):
                 here = slice(first, first + self.ended_at_once)
                 raw = self.head(x[:, here])
@@ -104,19 +108,32 @@ class FastVoronoi:
         jobs = [(sites, region) for sites in listed for region in sites.regions.missing(places.keys)]
         for_each_block(lambda job: jobs[job][0].regions.make(jobs[job][1]), range(len(jobs)))
 
-    def _activate(self, xyz: Tensor, places: SortedPlaces, ways: list[Way]) -> Tensor:
+    def _activate(self, xyz: Tensor, places: SortedPlaces, ways: list[Way], season: Tensor | None) -> Tensor:
         """The head's first activation, (H, N)."""
         mixed = self.folded.offset[:, None].repeat(1, len(xyz))  # a copy even for one place: what follows writes to it
-        for mixture, way in zip(self.mixtures, ways, strict=True):
+        for mixture, way in zip(self.mixtures if season is None else self.seasonal, ways, strict=True):
             if isinstance(mixture, ListedMixture):
-                mixture.add_to(mixed, xyz, places.keys)
-            else:
+                mixture.add_to(mixed, xyz, places.keys, season)
+            elif isinstance(mixture, SeasonalMixture) and season is not None:
+                mixture.add_to(mixed, xyz, places.fine, way, season)
+            elif isinstance(mixture, TessellationMixture):
                 mixture.add_to(mixed, xyz, places.fine, way)
         features = self.encoder.coordinate_features(xyz) if self.config.coordinate_octaves else None
         return self.folded.activate(mixed, features)
 
+    @functools.cached_property
+    def seasonal(self) -> "list[TessellationMixture | ListedMixture | SeasonalMixture]":
+        """The mixtures at the seasons of places."""
+        pairs = zip(self.encoder.voronois(), self.mixtures, strict=True)
+        return [
+            SeasonalMixture(voronoi, year.onwards)
+            if isinstance(year, TessellationMixture) and voronoi.config.harmonics
+            else year
+            for voronoi, year in pairs
+        ]
+
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_one": None}
+        return {key: value for key, value in self.__dict__.items() if key != "seasonal"} | {"_one": None}
 
 
 def prepare_mixture(voronoi: SoftVoronoi, onwards: Tensor) -> TessellationMixture | ListedMixture:
@@ -124,6 +141,25 @@ def prepare_mixture(voronoi: SoftVoronoi, onwards: Tensor) -> TessellationMixtur
     if takes_lists(voronoi):
         return ListedMixture(ListedSites(voronoi), onwards)
     return TessellationMixture(read_logits(voronoi), read_rows(voronoi), onwards)
+
+
+class SeasonalMixture:
+    """A tessellation without lists whose sites have cycles, at the seasons of places."""
+
+    def __init__(self, voronoi: SoftVoronoi, onwards: Tensor) -> None:
+        self.width, self.onwards = voronoi.config.site_dim, onwards
+        rows = read_rows(voronoi, cycles=True)
+        self.inner = TessellationMixture(read_logits(voronoi), rows, torch.eye(rows.shape[1]))
+
+    def choose(self, places: SortedPlaces) -> Way:
+        """The cheapest way for a batch."""
+        return self.inner.choose(places)
+
+    def add_to(self, mixed: Tensor, xyz: Tensor, fine: Tensor, way: Way, season: Tensor) -> None:
+        """Add the mixture at each direction, (N, 3), and share of the year, (N,), to `mixed`, (W, N)."""
+        numbers = torch.zeros(len(self.inner.onwards), len(xyz))
+        self.inner.add_to(numbers, xyz, fine, way)
+        mixed.addmm_(self.onwards, mix_season(numbers.T, self.width, season).T)
 
 
 def for_each_block(work: Callable[[int], None], blocks: Sequence[int]) -> None:

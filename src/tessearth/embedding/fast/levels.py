@@ -71,18 +71,18 @@ class FewSites:
             found.append(Nearby(own + first, part.weights))
         return found
 
-    def add_up(self, nearby: list[Nearby]) -> list[Tensor]:
-        """The mixtures of site embeddings by weights, (N, S) each."""
+    def add_up(self, nearby: list[Nearby], season: Tensor | None = None) -> list[Tensor]:
+        """The mixtures of the numbers of sites by weights, of those over the year or of all."""
         return [
-            level.mix(part.weights) if isinstance(level, SoftVoronoi) else level.add_up(part)
+            level.mix(part.weights) if isinstance(level, SoftVoronoi) else level.add_up(part, level.rows_for(season))
             for level, part in zip(self.levels, nearby, strict=True)
         ]
 
-    def embed_xyz(self, xyz: Tensor, top_k: int | None = None) -> Tensor:
-        """Embeddings (N, D) of directions (N, 3)."""
+    def embed_xyz(self, xyz: Tensor, top_k: int | None = None, season: Tensor | None = None) -> Tensor:
+        """Embeddings (N, D) of directions (N, 3), over the year or at shares of it, (N,)."""
         by_kernels = xyz.is_cuda and xyz.dtype == torch.float32 and top_k is None and has_kernels()
-        mixtures = self.mix_by_kernels(xyz) if by_kernels else self.add_up(self.weigh(xyz, top_k))
-        return self.encoder.from_mixtures(xyz, mixtures)[0]
+        mixtures = self.mix_by_kernels(xyz, season) if by_kernels else self.add_up(self.weigh(xyz, top_k), season)
+        return self.encoder.from_mixtures(xyz, mixtures, season)[0]
 
     def share(self, nearby: list[Nearby], sites: Tensor) -> Tensor:
         """The weights of sites (N, m), numbered tessellations one after another, at the places of `weigh`."""
@@ -104,8 +104,8 @@ class FewSites:
                 found.append((part.weights * value[part.sites - first]).sum(-1) / total)
         return found
 
-    def mix_by_kernels(self, xyz: Tensor) -> list[Tensor]:
-        """The mixtures of site embeddings at directions (N, 3), (N, S) each, without a weight in memory for lists."""
+    def mix_by_kernels(self, xyz: Tensor, season: Tensor | None = None) -> list[Tensor]:
+        """The same at directions (N, 3), without a weight in memory for lists."""
         keys, mixtures = cell_keys(xyz), []
         for level in self.levels:
             if isinstance(level, SoftVoronoi):
@@ -113,7 +113,8 @@ class FewSites:
                 continue
             level.prepare(keys)
             background = -math.inf if level.background is None else level.background
-            mixtures.append(mix_listed(xyz, background, [*level.columns, *level.regions.joined()], False)[0])
+            table = [*level.columns, level.rows_for(season), *level.regions.joined()]
+            mixtures.append(mix_listed(xyz, background, table, False)[0])
         return mixtures
 
     def explain(self, xyz: Tensor, top_k: int | None = None) -> tuple[Tensor, Tensor | None, list[Nearby]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tessearth.embedding.fast.bounds import EPSILON, read_logits
 from tessearth.embedding.fast.regions import RegionLists
-from tessearth.encoder import SoftVoronoi
+from tessearth.encoder import SoftVoronoi, mix_season
 
 Floats = npt.NDArray[np.float32]
 
@@ -46,7 +46,11 @@ class ListedSites:
 
     def __init__(self, voronoi: SoftVoronoi) -> None:
         self.regions = RegionLists(voronoi)
-        self.rows = voronoi.embeddings.detach()[self.regions.order]
+        self.config = voronoi.config
+        self.numbers = voronoi.embeddings.detach()[self.regions.order]
+        """(K, S (1 + 2 H)), with the cycles of the sites."""
+        self.rows = self.numbers[:, : self.config.site_dim].contiguous()
+        """(K, S), those of the year; the same tensor without cycles."""
         positions, sharpness, territory, self.background = self.regions.geometry
         self.axes = tuple(axis.to(self.rows.dtype).contiguous() for axis in positions.unbind(1))
         self.half, self.territory = (sharpness / 2).to(self.rows.dtype), territory.to(self.rows.dtype)
@@ -76,25 +80,33 @@ class ListedSites:
             sites = sites.gather(-1, chosen)
         return Nearby(sites, self._share(logits))
 
-    def mix(self, xyz: Tensor, keys: Tensor) -> Tensor:
-        """Mixtures of site embeddings, (N, 3) -> (N, S)."""
+    def mix(self, xyz: Tensor, keys: Tensor, season: Tensor | None = None) -> Tensor:
+        """Mixtures of site embeddings over the year, or at shares of it, (N,): (N, 3) -> (N, S)."""
+        mixture = self._mix(xyz, keys, self.rows_for(season))
+        return mix_season(mixture, self.config.site_dim, season)
+
+    def rows_for(self, season: Tensor | None) -> Tensor:
+        """The numbers of sites that are mixed."""
+        return self.rows if season is None else self.numbers
+
+    def _mix(self, xyz: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
         cells, counts = torch.unique_consecutive(self.regions.joined().at(keys), return_counts=True)
         if len(xyz) >= CROWD * len(cells):
-            return self._mix_crowds(xyz, cells.tolist(), counts.tolist())
-        return self._mix_in_a_row(xyz, keys) if self.is_bounded else self.add_up(self.weigh(xyz, keys))
+            return self._mix_crowds(xyz, cells.tolist(), counts.tolist(), rows)
+        return self._mix_in_a_row(xyz, keys, rows) if self.is_bounded else self.add_up(self.weigh(xyz, keys), rows)
 
     @functools.cached_property
     def is_bounded(self) -> bool:
         """Whether exponentials of logits over the background neither overflow nor are lost beside one another."""
         return self.background is not None and abs(float(self.territory.amax()) - self.background) < BOUNDED
 
-    def add_up(self, nearby: Nearby) -> Tensor:
-        """The mixture of site embeddings by the weights of `weigh`, (N, L) -> (N, S)."""
+    def add_up(self, nearby: Nearby, rows: Tensor) -> Tensor:
+        """The mixture of rows (K, S) by the weights of `weigh`, (N, L) -> (N, S)."""
         sites, weights = nearby
         starts = torch.arange(0, sites.numel(), sites.shape[1], dtype=sites.dtype, device=sites.device)
-        return torch.embedding_bag(self.rows, sites.reshape(-1), starts, False, 0, False, weights.reshape(-1))[0]
+        return torch.embedding_bag(rows, sites.reshape(-1), starts, False, 0, False, weights.reshape(-1))[0]
 
-    def _mix_in_a_row(self, xyz: Tensor, keys: Tensor) -> Tensor:
+    def _mix_in_a_row(self, xyz: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
         """The same with the lists of all places one behind another, without padding or a largest logit."""
         assert self.background is not None, "bounded below by it"
         lists = self.regions.joined()
@@ -110,18 +122,18 @@ class ListedSites:
             square = square.addcmul_(away, away) if i else away.square_()
         half, territory = (part.index_select(0, sites) for part in (self.half, self.territory))
         shares = territory.addcmul_(half, square, value=-1).sub_(self.background).exp_()
-        mixture = torch.embedding_bag(self.rows, sites, first.to(sites.dtype), False, 0, False, shares)[0]
+        mixture = torch.embedding_bag(rows, sites, first.to(sites.dtype), False, 0, False, shares)[0]
         return mixture.div_(torch.segment_reduce(shares, "sum", lengths=length, unsafe=True).add_(1)[:, None])
 
-    def _mix_crowds(self, xyz: Tensor, cells: list[int], counts: list[int]) -> Tensor:
+    def _mix_crowds(self, xyz: Tensor, cells: list[int], counts: list[int], rows: Tensor) -> Tensor:
         """Mixtures cell by cell, (N, 3) -> (N, S)."""
         lists, first = self.regions.joined(), 0
-        mixture = self.rows.new_empty(len(xyz), self.rows.shape[1])
+        mixture = rows.new_empty(len(xyz), rows.shape[1])
         for cell, count in zip(cells, counts, strict=True):
             here, first = slice(first, first + count), first + count
             sites = lists.sites[int(lists.starts[cell]) : int(lists.starts[cell + 1])]
             weights = self._share(self._logits(xyz[here], sites, torch.Size((1, len(sites)))))
-            torch.mm(weights, self.rows.index_select(0, sites), out=mixture[here])
+            torch.mm(weights, rows.index_select(0, sites), out=mixture[here])
         return mixture
 
     def weigh_one(self, here: Floats, key: int) -> tuple[npt.NDArray[np.int32], Floats]:
@@ -147,8 +159,8 @@ class ListedSites:
 
     @functools.cached_property
     def columns(self) -> list[Tensor]:
-        """What `encoder.mix_listed` takes before the lists: positions (K, 3), sharpness, territory, rows (K, S)."""
-        return [torch.stack(self.axes, dim=1), 2 * self.half, self.territory, self.rows]
+        """What `encoder.mix_listed` takes before the rows and the lists: positions (K, 3), sharpness, territory."""
+        return [torch.stack(self.axes, dim=1), 2 * self.half, self.territory]
 
     def _logits(self, xyz: Tensor, sites: Tensor, shape: torch.Size) -> Tensor:
         """Logits at places (N, 3) of the sites of each, or of sites that all share, of a shape (N, L) or (1, L)."""
@@ -179,9 +191,9 @@ class ListedMixture:
         self.parts = [(slice(*run), onwards[slice(*run)]) for run in zip(starts, ends, strict=True)]
         """The rows of the map that are not zero, in runs."""
 
-    def add_to(self, mixed: Tensor, xyz: Tensor, keys: Tensor) -> None:
+    def add_to(self, mixed: Tensor, xyz: Tensor, keys: Tensor, season: Tensor | None = None) -> None:
         """Add the mixture at each direction, (N, 3) in cells with these keys, to `mixed`, (W, N)."""
-        mixture = self.sites.mix(xyz, keys).T
+        mixture = self.sites.mix(xyz, keys, season).T
         for rows, part in self.parts:
             mixed[rows].addmm_(part, mixture)
 
