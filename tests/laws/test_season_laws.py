@@ -1,18 +1,22 @@
 """Seasons: the year is a circle, its twelve months average to it, and every way of embedding agrees."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from tessearth import Embedder
-from tessearth.embedding.seasons import share_of_dates, share_of_months
+from tessearth.cli.app import app as cli
+from tessearth.embedding.describe import describe_model
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.encoder.voronoi import mix_season
-from tessearth.errors import ConfigError, CoordinateError
+from tessearth.errors import ConfigError, CoordinateError, TessearthError
+from tessearth.seasons import share_of_dates, share_of_months
 from tessearth.sphere.geometry import fibonacci_lattice
 from tests.conftest import tiny_encoder
 
@@ -181,3 +185,38 @@ def test_models_without_seasons_refuse_to_be_asked() -> None:
         embed(50, 70, month=7)
     with pytest.raises(ConfigError, match="harmonics is 6; it lies between 0 and 5"):
         TessellationConfig(harmonics=6)
+
+
+def test_a_month_is_part_of_a_models_name_wherever_models_are_named(tmp_path: Path) -> None:
+    encoder = build("levels ending in units").float()
+    file = str(tmp_path / "m.safetensors")
+    encoder.save(file)
+    here = np.round(PLACES, 3)
+    wanted = Embedder(file, device="cpu")(here, month=7)
+    np.testing.assert_allclose(Embedder(f"{file}+month=7", device="cpu")(here), wanted, atol=2e-6)
+    assert Embedder(f"{file}+month=7").fingerprint() != Embedder(file).fingerprint()
+    assert describe_model(f"{file}+month=7")["month"] == "7"
+    np.savetxt(tmp_path / "t.csv", here, delimiter=",", header="lat,lon", comments="", fmt="%.3f")
+    run = CliRunner().invoke(
+        cli,
+        [
+            "encode",
+            "--input",
+            str(tmp_path / "t.csv"),
+            "--model",
+            file,
+            "--month",
+            "7",
+            "--out",
+            str(tmp_path / "e.npy"),
+        ],
+    )
+    assert run.exit_code == 0, run.output
+    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), wanted, atol=2e-6)
+    for name, message in (
+        (f"{file}+month=13", "13 is no month"),
+        (f"{file}+month=July", "'July' is no month"),
+        ("earth-small+month=7", "earth-small knows no season: leave out the month"),
+    ):
+        with pytest.raises(TessearthError, match=message):
+            Embedder(name, device="cpu")

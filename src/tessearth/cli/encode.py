@@ -21,7 +21,7 @@ KM_PER_DEGREE = 111.195
 
 
 @options.takes(
-    *("keep", "format", "dtype", "precision", "device", "workers"),
+    *("keep", "format", "dtype", "precision", "device", "workers", "month"),
     reads=("lat", "lon", "geometry", "coordinates"),
     degrees=True,
 )
@@ -52,14 +52,15 @@ def encode(
     embeddings alone into .npy or .npz. After an interruption of a long table the same command resumes.
 
     --set, and options of the same names, take sep and encoding of a csv, keep (columns with commas, or none), format
-    (of --out -), dtype (float32, float16), precision, device, and workers (a number, local, or tcp://host:8786).
+    (of --out -), dtype (float32, float16), precision, device, workers (a number, local, or tcp://host:8786), and month
+    (1 to 12, of models that know seasons).
     """
-    choice = choose(model, settings, dims)
+    choice = choose(options.in_month(model, settings), settings, dims)
     if (table is None) == (lat is None):
         raise ConfigError("give either LAT LON or --input FILE (and not both); see tessearth encode --help")
     if table is None:
         latlon = number(lat, "LAT"), number(lon, "LON")
-        _refuse_with_place(out=out, **reading, **settings | {"device": None, "precision": None})
+        _refuse_with_place(out=out, **reading, **settings | {"device": None, "precision": None, "month": None})
         _encode_place(latlon, choice, as_json)
     elif out is None:
         raise ConfigError("say where the embeddings go: --out FILE (or - for standard output)")

@@ -145,6 +145,15 @@ _READERS: dict[str, tuple[Any, str | None]] = {
 Command = Callable[..., None]
 
 
+def in_month(model: str, settings: Mapping[str, str]) -> str:
+    """The model's name with the month that was asked for, which comes before its retrieval."""
+    month = settings.get("month")
+    if month is None:
+        return model
+    base, plus, retrieval = model.partition("+range")
+    return f"{base}+month={month}{plus}{retrieval}"
+
+
 def takes(*names: str, reads: Sequence[str] | None = None, degrees: bool = False) -> Callable[[Command], Command]:
     """A command whose `--set` takes some names, each of them an option as well; it is called with them as `settings`.
 

@@ -9,7 +9,7 @@ from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
 
-@options.takes("workers", "device", "precision")
+@options.takes("workers", "device", "precision", "month")
 def raster(
     out: options.Out,
     bbox: Annotated[
@@ -44,7 +44,8 @@ def raster(
     scale and offset (tessearth.read_raster decodes them); H3 tables hold float16. Cells outside the outline of a
     --region have no value. After an interruption the same command resumes and gives the same bytes.
 
-    --set, and options of the same names, take workers (local, or tcp://host:8786), device and precision.
+    --set, and options of the same names, take workers (local, or tcp://host:8786), device, precision and month
+    (1 to 12, of models that know seasons).
     """
     if bbox is not None and region is not None:
         raise ConfigError("--bbox and --region both say where: give one of them")
@@ -56,7 +57,7 @@ def raster(
 
     with work_progress("embedding", "windows") as advance:
         written = write_raster(
-            model,
+            options.in_month(model, settings),
             out,
             bbox=sides,
             region=region,

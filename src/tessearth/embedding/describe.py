@@ -33,6 +33,7 @@ from tessearth.zoo import (
     locate,
     parse_name,
     read_provenance,
+    split_month,
     weights_of_run,
 )
 
@@ -53,7 +54,11 @@ def list_names() -> dict[str, dict[str, str]]:
 def describe_model(model: str | os.PathLike[str]) -> dict[str, Any]:
     """A nested description of a model named as for `Embedder`, ready for JSON."""
     named = parse_name(model)
-    described = _describe_base(named.base)
+    base, month = split_month(named.base)
+    described = _describe_base(base)
+    if month is not None:
+        load_base(named.base)  # which refuses months of models that know none
+        described |= {"model": str(model), "month": month}
     if named.mode is None:
         return described
     path = find_database(named)

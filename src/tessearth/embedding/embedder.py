@@ -20,11 +20,11 @@ from tessearth.embedding.fast.head import Precision
 from tessearth.embedding.fast.levels import FewSites
 from tessearth.embedding.onnx import first_numbers
 from tessearth.embedding.retrieval import Retriever, read_database
-from tessearth.embedding.seasons import Shares, read_season
 from tessearth.embedding.sites import Explanation, NearestSites, SiteShares, Support, explain_few
 from tessearth.embedding.transfer import Gatherer
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, CoordinateError
+from tessearth.seasons import Shares, read_season
 from tessearth.settings import check_dims
 from tessearth.sphere import (
     LARGEST_DEGREES,

@@ -15,6 +15,7 @@ from tessearth.zoo.names import load as load
 from tessearth.zoo.names import load_base as load_base
 from tessearth.zoo.names import locate as locate
 from tessearth.zoo.names import parse_name as parse_name
+from tessearth.zoo.names import split_month as split_month
 from tessearth.zoo.names import weights_of_run as weights_of_run
 from tessearth.zoo.published import PUBLISHED as PUBLISHED
 from tessearth.zoo.published import PublishedCard as PublishedCard

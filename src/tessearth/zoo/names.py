@@ -7,6 +7,7 @@ trained.safetensors       an encoder that was trained and saved
 runs/mine                 the folder of a run of `tessearth finetune` or `pretrain` (its best weights)
 earth+range=DB.npz        any of these with semantic retrieval; +range-geo=DB.npz semantic and geodesic
 earth+range               the same with the database `tessearth retrieve build` made for the model
+mine+month=7              a model that knows seasons, in one month instead of over the year; +range may follow
 """
 
 import os
@@ -18,6 +19,7 @@ from urllib.parse import quote
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder, load_weights
 from tessearth.errors import ConfigError, DataError, UnknownNameError, first_line
 from tessearth.packages import require
+from tessearth.seasons import share_of_months
 from tessearth.settings import did_you_mean
 from tessearth.storage import cache_folder
 from tessearth.zoo.cards import BASELINES, build_baseline
@@ -56,8 +58,17 @@ def parse_name(model: str | os.PathLike[str]) -> ModelName:
     return ModelName(parts["base"], MODES[parts["mode"]], parts["database"])
 
 
+def split_month(name: str) -> tuple[str, str | None]:
+    """A name without its month, and the month; the path of an existing file is a model."""
+    base, plus, month = name.rpartition("+month=")
+    return (base, month) if plus and not os.path.exists(name) else (name, None)
+
+
 def load_base(name: str) -> LocationEncoder:
     """The encoder of a name without retrieval, ready for inference."""
+    name, month = split_month(name)
+    if month is not None:
+        return _in_month(load_base(name), name, month)
     name = weights_of_run(name)
     published, has_path, path = name.partition("=")
     if name in MODELS:
@@ -75,6 +86,14 @@ def load_base(name: str) -> LocationEncoder:
         listed = near if "did you mean" in near else did_you_mean(name, known_names())
         raise UnknownNameError(f"there is no model named {name!r}, nor such a file or folder{listed}")
     return load(name)
+
+
+def _in_month(encoder: LocationEncoder, name: str, month: str) -> SphericalVoronoiEncoder:
+    """An encoder that knows seasons, as it embeds in one month."""
+    if not isinstance(encoder, SphericalVoronoiEncoder) or not encoder.config.knows_seasons:
+        raise ConfigError(f"{name} knows no season: leave out the month, or choose a model with harmonics")
+    number = int(month) if month.isdecimal() else month
+    return encoder.at(float(share_of_months(number))).eval()
 
 
 def weights_of_run(name: str) -> str:
@@ -99,7 +118,7 @@ def known_names() -> tuple[str, ...]:
 
 def is_untrained(model: str) -> bool:
     """Whether a name stands for a network with random weights; positional features have none."""
-    name = parse_name(model).base
+    name, _ = split_month(parse_name(model).base)
     return (name in MODELS and not MODELS[name].trained) or (name in BASELINES and BASELINES[name].has_network)
 
 
