@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tessearth.errors import ConfigError, CoordinateError
 
 Shares = npt.NDArray[np.float64]
-ABOUT_DATES = "write YYYY-MM-DD, or give numpy or pandas dates"
+ABOUT_DATES = "write YYYY-MM-DD"
 
 
 def read_season(month: Any, date: Any) -> Shares | None:
@@ -38,15 +38,22 @@ def share_of_months(months: Any) -> Shares:
 def share_of_dates(dates: Any) -> Shares:
     """Noon of each day as a share of its own year, of 365 days or 366."""
     values = np.asarray(dates)
-    days = values.astype("datetime64[D]") if values.dtype.kind == "M" else _parse(values)
-    missing = np.isnat(days)
+    shares = try_dates(values)
+    missing = np.isnan(shares)
     if missing.any():
         raise CoordinateError(f"{_at(values, missing)} is no date; {ABOUT_DATES}")
+    return shares
+
+
+def try_dates(values: npt.NDArray[Any]) -> Shares:
+    """The same, with NaN for what is no date."""
+    days = values.astype("datetime64[D]") if values.dtype.kind == "M" else _parse(values)
     year = days.astype("datetime64[Y]")
     begun = year.astype("datetime64[D]")
     length = (year + 1).astype("datetime64[D]") - begun
-    shares: Shares = ((days - begun).astype(np.float64) + 0.5) / length.astype(np.float64)
-    return shares
+    with np.errstate(invalid="ignore"):
+        shares: Shares = ((days - begun).astype(np.float64) + 0.5) / length.astype(np.float64)
+    return np.where(np.isnat(days), np.nan, shares)
 
 
 def _parse(values: npt.NDArray[Any]) -> npt.NDArray[np.datetime64]:
@@ -61,7 +68,8 @@ def _day(one: object) -> np.datetime64:
     if not isinstance(one, str | datetime.date):
         return np.datetime64("NaT")
     try:
-        return np.datetime64(datetime.date.fromisoformat(one[:10]) if isinstance(one, str) else one, "D")
+        day = datetime.datetime.fromisoformat(one.strip()).date() if isinstance(one, str) else one
+        return np.datetime64(day, "D")
     except ValueError:
         return np.datetime64("NaT")
 

@@ -220,3 +220,29 @@ def test_a_month_is_part_of_a_models_name_wherever_models_are_named(tmp_path: Pa
     ):
         with pytest.raises(TessearthError, match=message):
             Embedder(name, device="cpu")
+
+
+def test_a_column_of_dates_is_what_the_library_makes_of_them(tmp_path: Path) -> None:
+    file, table = str(tmp_path / "m.safetensors"), tmp_path / "t.csv"
+    build("levels ending in units").float().save(file)
+    places, days = np.round(PLACES, 3), np.datetime64("2024-01-01") + np.arange(len(PLACES))
+    rows = [f"0{i},{lat:.3f},{lon:.3f},{day}" for i, ((lat, lon), day) in enumerate(zip(places, days, strict=True))]
+    table.write_text("\n".join(["id,lat,lon,day", *rows]) + "\n")
+    wanted = Embedder(file, device="cpu")(places, date=days)
+
+    def encode(*options: str) -> Any:
+        given = ["encode", "--input", str(table), "--model", file, "--date", "day", "--overwrite", *options]
+        return CliRunner().invoke(cli, [*given, "--out", str(tmp_path / "e.npy")])
+
+    for options in ((), ("--workers", "2")):
+        done = encode(*options)
+        assert done.exit_code == 0, done.output
+        np.testing.assert_allclose(np.load(tmp_path / "e.npy"), wanted, atol=2e-6)
+    table.write_text("\n".join(["id,lat,lon,day", *rows[:5], "5,10,20,soon", "6,10,20,", *rows[7:]]) + "\n")
+    refused = encode().exception
+    assert "2 of 330 rows" in str(refused)
+    assert "row 6: column 'day' holds 'soon', which is no date; write YYYY-MM-DD" in str(refused)
+    assert "null" not in str(refused)
+    assert "a row without a date cannot be kept" in str(encode("--bad-rows", "null").exception)
+    assert encode("--bad-rows", "skip").exit_code == 0
+    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), np.delete(wanted, (5, 6), axis=0), atol=2e-6)

@@ -86,7 +86,7 @@ class ModelChoice:
         chosen: Any = {"precision": self.precision} | ({} if self.dims is None else {"dims": self.dims})
         return Embedder(self.model, device=self.device, **chosen)
 
-    def embed(self, embedder: Any, latlon: Floats) -> Embeddings:
+    def embed(self, embedder: Any, latlon: Floats, season: Floats | None = None) -> Embeddings:
         """The opened model's embeddings of checked degrees, (N, 2) to (N, D); from a GPU in one piece."""
         embeddings: Embeddings
         if self.runtime == "onnx":
@@ -94,7 +94,8 @@ class ModelChoice:
         else:
             import torch
 
-            embeddings = embedder.embed_tensor(torch.from_numpy(latlon), check=False).cpu().numpy()
+            when = None if season is None else torch.from_numpy(season)
+            embeddings = embedder.embed_tensor(torch.from_numpy(latlon), check=False, season=when).cpu().numpy()
         return embeddings
 
     def embed_places(self, embedder: Any, places: Places) -> Embeddings:
@@ -148,6 +149,8 @@ def encode_table(
     if share and STANDARD_STREAM in (table.source, table.output):
         raise TableError("a table is encoded by workers from a file into a file, not through a pipe")
     check_free(table.output, overwrite=table.overwrite)
+    if table.reading.date is not None and table.choice.runtime == "onnx":
+        raise ConfigError("an ONNX file knows no dates: leave out --date, or export MODEL+month=7 for one month")
     with open_points(table.source, table.reading, keep=table.keep) as points:
         check_schema(table.format, points.schema, embedding_schema(1, table.width))
         if share or _is_large(table, points):

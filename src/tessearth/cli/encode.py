@@ -21,7 +21,7 @@ KM_PER_DEGREE = 111.195
 
 
 @options.takes(
-    *("keep", "format", "dtype", "precision", "device", "workers", "month"),
+    *("keep", "format", "dtype", "precision", "device", "workers", "month", "date"),
     reads=("lat", "lon", "geometry", "coordinates"),
     degrees=True,
 )
@@ -52,9 +52,11 @@ def encode(
     embeddings alone into .npy or .npz. After an interruption of a long table the same command resumes.
 
     --set, and options of the same names, take sep and encoding of a csv, keep (columns with commas, or none), format
-    (of --out -), dtype (float32, float16), precision, device, workers (a number, local, or tcp://host:8786), and month
-    (1 to 12, of models that know seasons).
+    (of --out -), dtype (float32, float16), precision, device, workers (a number, local, or tcp://host:8786), and, of
+    models that know seasons, month (1 to 12) or date (the column of dates).
     """
+    if "month" in settings and "date" in settings:
+        raise ConfigError("the season was given twice: leave out --month or --date")
     choice = choose(options.in_month(model, settings), settings, dims)
     if (table is None) == (lat is None):
         raise ConfigError("give either LAT LON or --input FILE (and not both); see tessearth encode --help")
@@ -83,7 +85,7 @@ def _encode_table(
         output=out,
         format=output_format(out, settings.get("format", "jsonl" if as_json else None)),
         choice=choice,
-        reading=Reading(**reading),
+        reading=Reading(**reading, date=settings.get("date")),
         keep=None if keep is None else [] if keep == "none" else keep.split(","),
         width=check_width(settings.get("dtype", "float32")),
         overwrite=overwrite,

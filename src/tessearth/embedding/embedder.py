@@ -175,9 +175,10 @@ class Embedder:
             whole[known.numpy()] = some
         return whole.reshape((*shape, whole.shape[-1]))
 
-    def embed_tensor(self, latlon: Tensor, *, check: bool = True) -> Tensor:
+    def embed_tensor(self, latlon: Tensor, *, check: bool = True, season: Tensor | None = None) -> Tensor:
         """Embeddings of places in degrees, latitude first: (N, 2) on any device to (N, D) on the Embedder's.
 
+        They are of the whole year, or of shares of it, `season` (N,), by a model that knows seasons.
         On a GPU nothing passes through the host, except for the result of `check`, which looks for impossible degrees.
         On a CPU these are the numbers of `embed`.
         """
@@ -188,7 +189,10 @@ class Embedder:
         degrees = latlon.detach().to(self.device, torch.float64).contiguous()
         if check and not bool((degrees.abs() <= degrees.new_tensor(LARGEST_DEGREES)).all()):
             check_latlon(degrees.cpu().numpy())
-        places = Places(degrees, are_directions=False)
+        if season is not None:
+            self._check_seasons()
+            season = season.detach().to(self.device, torch.float64).expand(len(degrees))
+        places = Places(degrees, are_directions=False, season=season)
         whole = self._embed_at_once(places)
         if whole is not None:
             return torch.from_numpy(whole)
@@ -202,11 +206,15 @@ class Embedder:
     def _read_season(self, month: Any, date: Any) -> Shares | None:
         """Shares of the year; a model that knows no season refuses to be asked for one."""
         season = read_season(month, date)
-        if season is not None and not self._engine.knows_seasons:
+        if season is not None:
+            self._check_seasons()
+        return season
+
+    def _check_seasons(self) -> None:
+        if not self._engine.knows_seasons:
             raise ConfigError(
                 f"{self.name} knows no season: leave out month and date, or choose a model with harmonics"
             )
-        return season
 
     def _embed_places(self, places: Places) -> Array:
         """Embeddings (N, D) of checked places, in one batch or in several."""

@@ -63,22 +63,29 @@ class Places(NamedTuple):
     """(M, 2): the places whose mean stands for a row, for shapes with an area or a length."""
     owners: npt.NDArray[np.int64] | None = None
     """(M,): the row of each sample, ascending; every row with a place owns at least one."""
+    season: Floats | None = None
+    """(N,): the share of the year that a row is meant at; None is the whole year, for all of them."""
 
     def only(self, wanted: npt.NDArray[np.bool_]) -> "Places":
         """Some of the rows."""
+        season = None if self.season is None else self.season[wanted]
         if self.samples is None or self.owners is None:
-            return Places(self.latlon[wanted])
+            return Places(self.latlon[wanted], season=season)
         of_wanted, number = wanted[self.owners], np.cumsum(wanted) - 1
-        return Places(self.latlon[wanted], self.samples[of_wanted], number[self.owners[of_wanted]])
+        return Places(self.latlon[wanted], self.samples[of_wanted], number[self.owners[of_wanted]], season)
 
-    def apply(self, embed: Callable[[Floats], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Embeddings of the rows, (N, D): NaN for a row without a place, the mean for a row with several."""
+    def apply(self, embed: Callable[..., npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Embeddings of the rows, (N, D): NaN for a row without a place, the mean for a row with several.
+
+        `embed` is called with degrees, (M, 2), and with shares of the year, (M,), where rows have seasons.
+        """
         known: npt.NDArray[np.bool_] = np.asarray(np.isfinite(self.latlon).all(axis=1))
         some = self if known.all() else self.only(known)
         if some.samples is None or some.owners is None:
-            found = embed(np.ascontiguousarray(some.latlon))
+            found = embed(np.ascontiguousarray(some.latlon), *([] if some.season is None else [some.season]))
         else:
-            found = embed(np.ascontiguousarray(some.samples))
+            when = [] if some.season is None else [some.season[some.owners]]
+            found = embed(np.ascontiguousarray(some.samples), *when)
             counts = np.bincount(some.owners, minlength=len(some.latlon))
             if len(counts):
                 sums = np.add.reduceat(found.astype(np.float64), np.cumsum(counts) - counts)

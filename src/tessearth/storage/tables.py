@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tessearth.errors import ConfigError, CoordinateError, OutputError, TableError, TessearthError
+from tessearth.seasons import ABOUT_DATES, try_dates
 from tessearth.settings import did_you_mean
 from tessearth.sphere import (
     FORMS,
@@ -73,6 +74,8 @@ class Reading:
     encoding: str | None = None
     """Of a csv; None is UTF-8 where that is possible."""
     on_bad: OnBad = "error"
+    date: str | None = None
+    """The column of dates at which places are meant; None is the whole year. Rows without a date are bad ones."""
     bad_file: str | None = None
     """A csv to write the rows without a usable place into, with their problem."""
 
@@ -136,8 +139,20 @@ class _Columns(NamedTuple):
     reading: Reading
     geometry: Geometry | None = None
 
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The names, and that of the dates."""
+        return self.names if self.reading.date is None else (*self.names, self.reading.date)
+
     def read(self, rows: Rows) -> Places:
-        """The places of some rows, NaN where there is none."""
+        """The places of some rows and their season, NaN where there is none."""
+        places = self._read_places(rows)
+        if self.reading.date is None:
+            return places
+        dates = rows.columns.column(self.reading.date).to_numpy(zero_copy_only=False)
+        return places._replace(season=try_dates(dates))
+
+    def _read_places(self, rows: Rows) -> Places:
         if self.geometry is not None:
             return read_shapes(rows.columns.column(self.names[0]), self.geometry, self.reading.geometry)
         columns = [_plain(rows.columns.column(name), name) for name in self.names]
@@ -156,6 +171,9 @@ class _Columns(NamedTuple):
                 check_latlon(latlon[None], first_row=row)
             except CoordinateError as error:
                 return str(error)
+            if self.reading.date is not None:
+                value = rows.columns.column(self.reading.date)[index].as_py()
+                return f"row {row}: column {self.reading.date!r} holds {value!r}, which is no date; {ABOUT_DATES}"
         for name, number in zip(self.names, latlon, strict=False):
             value, form = rows.columns.column(name)[index].as_py(), self.reading.coordinates
             if value is None or (isinstance(value, str) and not value.strip()):
@@ -170,7 +188,7 @@ class _Columns(NamedTuple):
 
     def texts(self, rows: Rows, index: int) -> list[str]:
         """The cells of a row's place as text."""
-        found = [rows.columns.column(name)[index].as_py() for name in self.names]
+        found = [rows.columns.column(name)[index].as_py() for name in self.all_names]
         return ["" if value is None else value if isinstance(value, str) else repr(value)[:80] for value in found]
 
 
@@ -186,6 +204,8 @@ def open_points(path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] |
     try:
         with open_any(path, reading.separator, reading.encoding) as raw:
             columns = _find_columns(raw, reading)
+            if reading.date is not None and reading.date not in raw.schema.names:
+                raise TableError(f"there is no column {reading.date!r}{did_you_mean(reading.date, raw.schema.names)}")
             kept = _find_kept(raw.schema.names, keep)
             checked = _check_all(columns)
             about = dict(raw.schema.metadata or {})
@@ -222,7 +242,8 @@ def _remedy(path: Any, reading: Reading, error: TessearthError) -> str:
             changes = getattr(other, "changes", {})
     words = " ".join(f"--{name} {shlex.quote(value)}".replace("on_bad", "bad-rows") for name, value in added.items())
     if list(added) == ["on_bad"]:
-        return f"; to go on without such rows add {words}, or null to keep them (Python: on_bad)"
+        kept = "" if reading.date else ", or null to keep them"
+        return f"; to go on without such rows add {words}{kept} (Python: on_bad)"
     return words and f"; to read these add {words}"
 
 
@@ -294,18 +315,20 @@ def _check_all(columns: _Columns, *, in_haste: bool = False) -> _Checked:
     reading, rows, bad, small = columns.reading, 0, 0, True
     problems: list[str] = []
     texts: list[str] = []
+    undated = ""
     listed = io.StringIO(newline="")
     writer = csv.writer(listed, lineterminator="\n")
-    writer.writerow([*LISTED.split(","), *columns.names])
-    for batch in columns.raw.read(columns.names):
-        latlon = columns.read(batch).latlon
-        is_bad = _bad_rows(batch, latlon)
+    writer.writerow([*LISTED.split(","), *columns.all_names])
+    for batch in columns.raw.read(columns.all_names):
+        places = columns.read(batch)
+        latlon, is_bad = places.latlon, _bad_rows(batch, places)
         for index in np.flatnonzero(is_bad)[: None if reading.bad_file else max(0, LOOKED_AT - bad)].tolist():
             row, cells = rows + index + 1, columns.texts(batch, index)
             problem = columns.problem(batch, index, row, latlon[index])
             if len(problems) < LOOKED_AT:
                 problems.append(problem)
                 texts += cells
+            undated = undated or (problem if ABOUT_DATES in problem else "")
             writer.writerow([row, problem, *cells])
         small = small and are_radians(latlon[~is_bad])
         rows, bad = rows + len(latlon), bad + int(is_bad.sum())
@@ -318,6 +341,8 @@ def _check_all(columns: _Columns, *, in_haste: bool = False) -> _Checked:
     changes = _guess_changes(texts, columns) if bad == rows or reading.on_bad == "error" else {}
     if bad and reading.on_bad == "error":
         raise TableError(say_bad(problems, bad, rows), **changes or {"on_bad": "skip"})
+    if undated and reading.on_bad == "null":
+        raise TableError(f"a row without a date cannot be kept: {undated}", on_bad="skip")
     if bad == rows:
         raise TableError(f"none of the {rows:,} rows has a usable place: {problems[0]}", **changes)
     if small:
@@ -332,9 +357,11 @@ def _write_list(path: str, content: bytes) -> None:
     write_bytes(path, content)
 
 
-def _bad_rows(rows: Rows, latlon: Floats) -> npt.NDArray[np.bool_]:
-    """Rows without a possible place, (N,)."""
-    is_bad = find_bad(latlon)
+def _bad_rows(rows: Rows, places: Places) -> npt.NDArray[np.bool_]:
+    """Rows without a possible place, or without the date that is asked for, (N,)."""
+    is_bad = find_bad(places.latlon)
+    if places.season is not None:
+        is_bad = is_bad | np.isnan(places.season)
     is_bad[list(rows.ragged or ())] = True
     return is_bad
 
@@ -360,10 +387,10 @@ def _becomes_number(columns: _Columns, name: str) -> bool:
 def _batches(columns: _Columns, schema: pa.Schema, total_rows: int) -> Iterator[PointBatch]:
     """Checked places with the columns that travel along."""
     reading, rows_read = columns.reading, 0
-    wanted = [name for name in columns.raw.schema.names if name in {*schema.names, *columns.names}]
+    wanted = [name for name in columns.raw.schema.names if name in {*schema.names, *columns.all_names}]
     for rows in columns.raw.read(wanted):
         places = columns.read(rows)
-        is_bad = _bad_rows(rows, places.latlon)
+        is_bad = _bad_rows(rows, places)
         rows_read += len(is_bad)
         if is_bad.any() and reading.on_bad == "error":
             raise TableError("the file changed while it was read")
