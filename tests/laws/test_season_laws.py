@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from tessearth import Embedder
+from tessearth import Embedder, LocationFeatures
 from tessearth.cli.app import app as cli
 from tessearth.embedding.describe import describe_model
 from tessearth.encoder.config import EncoderConfig, TessellationConfig
@@ -246,3 +248,17 @@ def test_a_column_of_dates_is_what_the_library_makes_of_them(tmp_path: Path) -> 
     assert "a row without a date cannot be kept" in str(encode("--bad-rows", "null").exception)
     assert encode("--bad-rows", "skip").exit_code == 0
     np.testing.assert_allclose(np.load(tmp_path / "e.npy"), np.delete(wanted, (5, 6), axis=0), atol=2e-6)
+
+
+def test_tables_in_memory_name_their_column_of_dates() -> None:
+    encoder = build("one tessellation").float()
+    embed, days = Embedder(encoder, device="cpu"), np.datetime64("2024-01-01") + np.arange(len(PLACES))
+    wanted = embed(PLACES, date=days)
+    frame = pd.DataFrame({"lat": PLACES[:, 0], "lon": PLACES[:, 1], "day": days})
+    for table in (frame, frame.assign(day=days.astype(str)), pa.Table.from_pandas(frame), frame.to_dict("records")):
+        np.testing.assert_allclose(embed(table, date="day"), wanted, atol=1e-6)
+    np.testing.assert_allclose(embed(frame, date="2024-01-01"), embed(PLACES, date="2024-01-01"), atol=1e-6)
+    features = LocationFeatures(encoder, date="day").fit(frame)
+    np.testing.assert_allclose(features.transform(frame), wanted, atol=1e-6)
+    with pytest.raises(CoordinateError, match="there is no column 'dya' of dates"):
+        LocationFeatures(encoder, date="dya").fit(frame).transform(frame)

@@ -33,6 +33,7 @@ from tessearth.sphere import (
     as_latlon,
     as_xyz,
     check_latlon,
+    take_dates,
     take_latlon,
     take_places,
 )
@@ -57,7 +58,7 @@ class Embedder:
         embed(dataset)                             # xarray: all cells, (lat, lon, 1024)
         embed(xyz=directions)                      # directions on any other sphere
         embed(48.86, 2.35, month=7)                # in July, by models that know seasons
-        embed(table, date="2024-07-14")            # one date for all, or one for each place
+        embed(table, date="day")                   # at each row's date; "2024-07-14" is one for all
 
     Results are numpy arrays with the leading shape of what was given; a single place gives a single vector. `explain`,
     `support` and `nearest_sites` ask for sites, which only Voronoi encoders have.
@@ -151,9 +152,10 @@ class Embedder:
         and polygons stands a point inside, the "centroid", or the "mean" of embeddings over them, as `geometry` says.
 
         Embeddings are of the whole year, or of a `month` (1 to 12) or a `date` (ISO text, numpy, pandas or datetime),
-        one for all places or one each, where the model knows seasons. One place may have many.
+        one for all places or one each, where the model knows seasons. One place may have many. Of a table, `date` may
+        name the column.
         """
-        season = self._read_season(month, date)
+        season = self._read_season(month, take_dates(points, date))
         if geometry != "point":
             _check_one_season(season, f"geometry = {geometry!r}")
             read = take_places(points, lat, lon, on_bad, geometry)

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessearth.errors import ConfigError, CoordinateError, MissingExtraError
-from tessearth.sphere import OnBad, Places, Shape, is_container, take_places
+from tessearth.seasons import share_of_dates
+from tessearth.sphere import Floats, OnBad, Places, Shape, is_container, take_dates, take_places
 from tessearth.zoo import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
     GeoDataFrame or GeoSeries, else from columns of the usual names; in an array they are the first two columns. Other
     columns are left out: put this in a ColumnTransformer to keep them. Rows without a usable place are refused;
     `on_bad="null"` gives them NaN. `dims` keeps that many of the first numbers; `geometry` is what stands for lines and
-    polygons, "point" (inside), "centroid" or "mean".
+    polygons, "point" (inside), "centroid" or "mean". Embeddings are of the whole year, or at the dates of the column
+    `date`, by models that know seasons.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         dims: int | None = None,
         on_bad: OnBad = "error",
         geometry: Shape = "point",
+        date: str | None = None,
     ) -> None:
         self.model = model
         self.lat = lat
@@ -61,6 +64,7 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         self.dims = dims
         self.on_bad = on_bad
         self.geometry = geometry
+        self.date = date
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
         """Load the model and note the columns; nothing is learned from the rows."""
@@ -80,7 +84,20 @@ class LocationFeatures(TransformerMixin, BaseEstimator):
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(self, "embedder_")
-        return self._read(X, reset=False).apply(self.embedder_.embed)
+        places = self._read(X, reset=False)
+        if self.date is not None:
+            dates = take_dates((X,), self.date)
+            if dates is self.date:
+                raise CoordinateError(f"there is no column {self.date!r} of dates")
+            places = places._replace(season=share_of_dates(dates))
+        return places.apply(self._embed)
+
+    def _embed(self, latlon: Floats, season: Floats | None = None) -> npt.NDArray[np.float32]:
+        if season is None:
+            return self.embedder_.embed(latlon)
+        import torch
+
+        return self.embedder_.embed_tensor(torch.from_numpy(latlon), season=torch.from_numpy(season)).cpu().numpy()
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """location_0, location_1, ..."""

@@ -20,6 +20,7 @@ from tessearth.sphere.cell_lists import refine as refine
 from tessearth.sphere.containers import is_container as is_container
 from tessearth.sphere.containers import is_frame as is_frame
 from tessearth.sphere.containers import open_frame as open_frame
+from tessearth.sphere.containers import take_dates as take_dates
 from tessearth.sphere.coordinates import LARGEST_DEGREES as LARGEST_DEGREES
 from tessearth.sphere.coordinates import SHAPES as SHAPES
 from tessearth.sphere.coordinates import Floats as Floats

@@ -83,6 +83,12 @@ def open_frame(table: Any) -> Frame | None:
     return None
 
 
+def take_dates(points: Sequence[Any], date: Any) -> Any:
+    """The column of a table that `date` names; any other date as it is."""
+    frame = open_frame(points[0]) if isinstance(date, str) and len(points) == 1 and is_container(points[0]) else None
+    return frame.take([date])[date] if frame is not None and date in frame.names else date
+
+
 def _of_arrow(table: Any) -> Frame:
     """A table that hands out an Arrow stream; of polars, which may be lazy, the columns wanted alone are computed."""
     import pyarrow as pa
