@@ -21,7 +21,7 @@ from tessearth.errors import UnknownNameError
 from tessearth.settings import did_you_mean
 from tessearth.sphere.coordinates import Floats
 from tessearth.sphere.grids import GLOBE, Box
-from tessearth.sphere.outlines import Outline, Stretches, find_stretches, load_outlines
+from tessearth.sphere.land import Outline, Stretches, find_stretches, load_outlines
 
 URALS = 60.0
 """The longitude between Europe and Asia in Russia."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders import rcf_kernel
 from tessearth.imagery.image_encoders.base import ImageEncoder, Scratch, plain, tensors_sha256
-from tessearth.imagery.kernels import is_available
+from tessearth.packages import has_kernels
 from tessearth.settings import from_plain
 from tessearth.storage import check_state, read_sealed_tensors, rename, seal_tensors, write_bytes
 
@@ -240,7 +240,7 @@ class RandomConvolution(ImageEncoder):
     @property
     def by_kernel(self) -> bool:
         """Whether responses are made by a kernel, which never writes them, instead of by matrix products."""
-        return self.dtype == torch.float32 and is_available(self.device)
+        return self.dtype == torch.float32 and has_kernels(self.device)
 
     @property
     def dtype(self) -> torch.dtype:
