@@ -79,7 +79,6 @@ Resolution = Annotated[float, typer.Option("--resolution", metavar="DEGREES", he
 OptionalResolution = Annotated[
     float | None, typer.Option("--resolution", metavar="DEGREES", help="The side of a grid cell.")
 ]
-Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the training rows.")]
 Cache = Annotated[bool, typer.Option("--cache/--no-cache", help="Keep computed results on disk and reuse them.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change one setting; repeatable.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

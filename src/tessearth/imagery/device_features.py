@@ -31,7 +31,7 @@ from tessearth.imagery.reading import (
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.imagery.source import Source
 from tessearth.imagery.sources.on_device import DeviceImagery, DeviceSource
-from tessearth.imagery.store import DIRECTIONS, Places
+from tessearth.imagery.store import DIRECTIONS, PlaceRows, Places
 from tessearth.sphere import Floats
 from tessearth.storage import write_bytes
 
@@ -130,7 +130,7 @@ class DeviceReader:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DeviceFeatures:
+class DeviceFeatures(PlaceRows):
     """Features of many places on a device, with what training asks of a store."""
 
     recipe: FeatureRecipe
@@ -141,21 +141,6 @@ class DeviceFeatures:
     """(places, views, width): components when the recipe wants them, else features."""
     reader: DeviceReader | None = None
     """By which they were made, and others can be."""
-
-    @property
-    def latlon(self) -> Floats:
-        """Where the places lie, (N, 2) degrees."""
-        return self.places.latlon
-
-    @property
-    def training(self) -> npt.NDArray[np.int64]:
-        """The rows to train on."""
-        return np.flatnonzero(~self.places.validation)
-
-    @property
-    def validation(self) -> npt.NDArray[np.int64]:
-        """The rows held out."""
-        return np.flatnonzero(self.places.validation)
 
     @property
     def components(self) -> Tensor | None:

@@ -183,7 +183,7 @@ def _means_on_sphere(xyz: Tensor, cluster: Tensor, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def centre_(encoder: SphericalVoronoiEncoder, places: int = CENTRING_PLACES) -> None:
+def centre_(encoder: SphericalVoronoiEncoder) -> None:
     """Shift biases so that the blend and every ReLU of the head have mean 0 over the sphere.
 
     Each layer is shifted as soon as its output is known and passes on the shifted output, so one pass is enough.
@@ -194,7 +194,7 @@ def centre_(encoder: SphericalVoronoiEncoder, places: int = CENTRING_PLACES) -> 
     hooks = [layer.register_forward_hook(_shift_output) for layer in layers]
     hooks.append(encoder.norm.register_forward_pre_hook(lambda _, inputs: (_shift_blend(encoder, inputs[0]),)))
     training = encoder.training
-    spread_over_earth = start_sites("full", places)
+    spread_over_earth = start_sites("full", CENTRING_PLACES)
     try:
         for _ in range(1 if isinstance(encoder.projection, nn.Linear) else ROUNDS):
             encoder.eval().embed_xyz(spread_over_earth)
