@@ -3,7 +3,7 @@
 Where a store is made chunk by chunk on disk, here millions of places are sampled, encoded and projected in one go.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +123,14 @@ class DeviceReader:
             for source, encoder, wanted in zip(self.sources, self.encoders, self.recipe.sources, strict=True)
         ]
         return join_sources(by_source, self.recipe, rows)
+
+    def chunks(self, places: Places, waiting: Mapping[int, range]) -> Generator[tuple[int, Tensor]]:
+        """Numbered features of numbered chunks of places, as many chunks together as fill the device."""
+        numbers = list(waiting)
+        at_once = max(1, self.places_at_once // len(waiting[numbers[0]])) if numbers else 1
+        for some in (numbers[start : start + at_once] for start in range(0, len(numbers), at_once)):
+            features = self.features(places.latlon, np.concatenate([waiting[number] for number in some]))
+            yield from zip(some, torch.split(features, [len(waiting[number]) for number in some]), strict=True)
 
     def project(self, features: Tensor) -> Tensor:
         """Features as their components, when the recipe wants them."""
