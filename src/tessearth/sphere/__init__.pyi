@@ -71,6 +71,7 @@ from tessearth.sphere.land import world_rings as world_rings
 from tessearth.sphere.neighbours import mean_chord as mean_chord
 from tessearth.sphere.regions import Region as Region
 from tessearth.sphere.regions import country_table as country_table
+from tessearth.sphere.regions import find_area as find_area
 from tessearth.sphere.regions import find_region as find_region
 from tessearth.sphere.regions import outline_continents as outline_continents
 from tessearth.sphere.sampling import KEYS_AROUND as KEYS_AROUND
