@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pretrain import CPU, GPU, Sizes, build_stepper, fabricate_store, wait
+from pretrain import CPU, GPU, Sizes, build_stepper, fabricate_store, forget, wait
 
 from tessearth.encoder import EncoderConfig, TessellationConfig
 from tessearth.imagery import FeatureStore
@@ -55,10 +55,7 @@ def make_recipe(sizes: Sizes, counts: tuple[int, ...], *, growing: bool, sparse_
 def measure(store: FeatureStore, recipe: Recipe, device: torch.device, rounds: int) -> dict[str, Any]:
     """Milliseconds of a step, of a measurement and of adding up residuals, and memory."""
     on_gpu = device.type == "cuda"
-    if on_gpu:
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    forget(device)
     with numerics(recipe.training.precision, device):
         began = time.perf_counter()
         stepper = build_stepper(store, recipe, device)

@@ -136,12 +136,17 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def step_time(store: FeatureStore, recipe: Recipe, device: torch.device, rounds: int, each: int) -> dict[str, Any]:
-    """The median over rounds of the mean time of a step, with what it took to get ready and its memory."""
+def forget(device: torch.device) -> None:
+    """Forget what was compiled and held on a GPU, and its peak of memory."""
     if device.type == "cuda":
         torch._dynamo.reset()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
+
+
+def step_time(store: FeatureStore, recipe: Recipe, device: torch.device, rounds: int, each: int) -> dict[str, Any]:
+    """The median over rounds of the mean time of a step, with what it took to get ready and its memory."""
+    forget(device)
     with numerics(recipe.training.precision, device):
         began = time.perf_counter()
         stepper = build_stepper(store, recipe, device)
@@ -255,12 +260,14 @@ def time_products(shapes: list[tuple[int, int, int]], dtype: torch.dtype, device
 
 
 def captured(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The same on a GPU as one graph, which costs no launches from Python, after some rounds to compile kernels."""
     if device.type != "cuda":
         return work
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        work()
+        for _ in range(3):
+            work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -11,8 +11,7 @@ import time
 
 import torch
 
-from tessearth.imagery import kernels
-from tessearth.imagery.image_encoders import RandomConvolution, RcfSettings, rcf_kernel
+from tessearth.imagery.image_encoders import RandomConvolution, RcfSettings, rcf, rcf_kernel
 from tessearth.imagery.image_encoders.rcf_kernel import Shape
 
 PLACES = 3_000_000
@@ -36,12 +35,12 @@ def main() -> None:
     parser.add_argument("--bands", type=int, default=3)
     parser.add_argument("--filters", type=int, default=128)
     arguments = parser.parse_args()
-    shape, triton = (arguments.tiles, arguments.bands, arguments.size, arguments.size), kernels.triton
+    shape, asked = (arguments.tiles, arguments.bands, arguments.size, arguments.size), rcf.has_kernels
     tiles = torch.rand(shape, device="cuda").contiguous(memory_format=torch.channels_last)
     encoder = RandomConvolution.fit(tiles[:2048].cpu(), RcfSettings(num_filters=arguments.filters)).to("cuda")
-    kernels.triton = None
+    rcf.has_kernels = lambda _: False
     plain, expected = measure(encoder, tiles)
-    kernels.triton = triton
+    rcf.has_kernels = asked
     print(f"{'plain':64}{plain:8.3f} s")
     for positions, filters, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2)):
         rcf_kernel.SHAPE = Shape(positions, filters, rcf_kernel.SHAPE.inner, warps, stages)

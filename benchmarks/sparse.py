@@ -14,6 +14,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+from pretrain import captured
 
 from tessearth.devices import find_device
 from tessearth.encoder import SoftVoronoi, SparseMixer, TessellationConfig
@@ -40,22 +41,6 @@ def timed(work, device, rounds=20):
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - begun)
     return 1e3 * statistics.median(taken[3:])
-
-
-def captured(work, device):
-    """The same on a GPU as one graph, which costs no launches from Python."""
-    if device.type != "cuda":
-        return work
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
 
 
 def main():

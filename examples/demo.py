@@ -18,7 +18,7 @@ import numpy as np
 from demo_page import Page
 
 import tessearth
-from tessearth.cli.options import embed_with_progress, work_progress
+from tessearth.cli.commands import embed_with_progress, work_progress
 from tessearth.embedding.retrieval import land_places, most_alike
 from tessearth.errors import OutputError, TessearthError
 from tessearth.evaluation import Task, build_probe, build_splits, check_task, evaluate, score

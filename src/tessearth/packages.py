@@ -4,13 +4,18 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import os
 import pkgutil
 import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tessearth.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def require(module: str, *, extra: str, what: str) -> ModuleType:
@@ -35,6 +40,15 @@ def package_file(module: str, name: str, *, extra: str, what: str) -> Path:
         if path.is_file():
             return path
     raise MissingExtraError(what, extra)
+
+
+def has_kernels(device: "torch.device") -> bool:
+    """Whether kernels run there: where Triton is, which comes with CUDA builds of PyTorch, on a GPU or interpreted.
+
+    Without them the plain paths are taken.
+    """
+    wanted = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    return wanted and importlib.util.find_spec("triton") is not None
 
 
 def package_version(distribution: str) -> str:

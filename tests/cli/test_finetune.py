@@ -11,8 +11,8 @@ import rasterio
 import typer
 from typer.testing import CliRunner
 
+from tessearth.cli import commands
 from tessearth.cli import finetune as cli
-from tessearth.cli import options
 from tessearth.errors import TessearthError
 from tessearth.sphere.sampling import sample_sphere
 from tests.cli.conftest import Command
@@ -30,8 +30,8 @@ def table(tmp_path: Path) -> Path:
 
 def run(*arguments: object) -> Any:
     app = typer.Typer()
-    options.add(app, "finetune", cli.finetune)
-    options.add(app, "predict", cli.predict)
+    commands.add(app, "finetune", cli.finetune)
+    commands.add(app, "predict", cli.predict)
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 

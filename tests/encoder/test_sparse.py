@@ -15,11 +15,12 @@ from tessearth.encoder import (
 from tessearth.encoder import sparse_kernels as kernels
 from tessearth.encoder.lists import EPSILON
 from tessearth.encoder.sparse import Table, _ListedOnCpu
+from tessearth.packages import has_kernels
 from tessearth.sphere import CellLists, fibonacci_lattice
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_kernels = pytest.mark.skipif(
-    not kernels.is_available(DEVICE), reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1"
+    not has_kernels(DEVICE), reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1"
 )
 
 

@@ -10,7 +10,7 @@ from tessearth.labels.countries import (
     country_names,
     nearest_country,
 )
-from tessearth.sphere.outlines import ROWS_PER_DEGREE, Outline, find_stretches, load_outlines
+from tessearth.sphere.land import CELLS_PER_DEGREE, Outline, find_stretches, load_outlines
 
 CITIES = {
     "Paris": (48.8566, 2.3522, "France"),
@@ -119,7 +119,7 @@ def unit_vectors(latlon: np.ndarray) -> np.ndarray:
 def test_rows_agree_with_every_outline_tried_in_turn() -> None:
     """On the middle of a row the rows are exact: the same answer as casting a ray through each country's edges."""
     generator = np.random.default_rng(5)
-    lat = 90 - (generator.integers(0, 180 * ROWS_PER_DEGREE, 400) + 0.5) / ROWS_PER_DEGREE
+    lat = 90 - (generator.integers(0, 180 * CELLS_PER_DEGREE, 400) + 0.5) / CELLS_PER_DEGREE
     latlon = np.stack((lat, generator.uniform(-180, 180, 400)), axis=-1)
     expected = np.full(len(latlon), -1)
     for number, outline in enumerate(load_outlines()):
@@ -152,7 +152,7 @@ def test_a_hole_is_another_country() -> None:
 
     outer, inner = Outline("Around", "", (square(3), square(1)[::-1])), Outline("Within", "", (square(1),))
     stretches = find_stretches((outer, inner))
-    middle_row = 90 * ROWS_PER_DEGREE
+    middle_row = 90 * CELLS_PER_DEGREE
     on_row = (stretches.starts // 360 == middle_row).nonzero()
     np.testing.assert_array_equal(stretches.owners[on_row], [0, 1, 0])
     np.testing.assert_allclose(stretches.starts[on_row] % 360, [177, 179, 181])

@@ -9,7 +9,7 @@ import pytest
 from tessearth.errors import DataError
 from tessearth.labels.sources import OUTLINE_FILE, describe_source
 from tessearth.packages import package_file
-from tessearth.sphere.outlines import Outline, decode_outlines, load_outlines
+from tessearth.sphere.land import Outline, decode_outlines, load_outlines
 
 RADIUS_KM = 6371.0088
 

@@ -7,7 +7,7 @@ import pytest
 
 from tessearth.errors import UnknownNameError
 from tessearth.sphere.grids import GLOBE, build_grid
-from tessearth.sphere.outlines import load_outlines
+from tessearth.sphere.land import load_outlines
 from tessearth.sphere.regions import BOXES, CONTINENTS, find_region, outline_continents
 from tessearth.sphere.sampling import sample_box, sample_sphere
 

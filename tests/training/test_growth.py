@@ -12,9 +12,8 @@ from torch import Tensor
 from tessearth.encoder import SiteGeometry, SoftVoronoi, SphericalVoronoiEncoder, add_slots, compact, list_sites
 from tessearth.errors import ConfigError
 from tessearth.sphere import CellLists, fibonacci_lattice
-from tessearth.training.growth import FADE, Growth, main_axis
+from tessearth.training.growth import FADE, Growth, listed_sums, main_axis, site_sums
 from tessearth.training.levels import Levels
-from tessearth.training.site_sums import listed_sums, site_sums
 from tessearth.training.sites_recipe import GrowthRecipe, SitesRecipe
 from tests.training.growing import encoder_of, growing_recipe
 

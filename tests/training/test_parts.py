@@ -12,9 +12,9 @@ from tessearth.encoder.weights import save
 from tessearth.errors import ConfigError, DataError
 from tessearth.training.data import BatchOrder, TrainingData
 from tessearth.training.model import PretrainingModel
-from tessearth.training.placing import cluster_sites, k_means
 from tessearth.training.recipe import TrainingRecipe
 from tessearth.training.sites_recipe import SitesRecipe
+from tessearth.training.start import cluster_sites, k_means
 from tessearth.training.step import (
     GROUP_OF,
     GROUPS,

@@ -15,9 +15,9 @@ from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, mean_chord, xyz_t
 from tessearth.storage import read_sealed_tensors
 from tessearth.training.finished import read_residuals
 from tessearth.training.loop import pretrain
-from tessearth.training.placing import place_sites, spread_sites
 from tessearth.training.recipe import Recipe
 from tessearth.training.sites_recipe import SitesRecipe
+from tessearth.training.start import place_sites, spread_sites
 from tests.training.fabricate import toy_recipe
 from tests.training.growing import growing_recipe
 

@@ -17,7 +17,7 @@ from tessearth.bulk.zarr import ZarrTarget
 from tessearth.embedding import Embedder, Precision
 from tessearth.errors import ConfigError, DataError, OutputError
 from tessearth.packages import require
-from tessearth.sphere import GLOBE, Layout, RasterGrid, build_grid, check_box, find_region
+from tessearth.sphere import Layout, RasterGrid, build_grid, find_area
 from tessearth.storage import (
     Job,
     Pool,
@@ -91,10 +91,7 @@ def write_raster(
     out = Path(out)
     form = _choose_form(out, resolution, h3)
     dtype = check_stored_type(dtype, form.types)
-    if bbox is not None and region is not None:
-        raise ConfigError("bbox and region both say where: give one of them")
-    within = None if region is None else find_region(region)
-    box = check_box(GLOBE if bbox is None else bbox) if within is None else within.box
+    box, within = find_area(bbox, region)
     layout: RasterGrid | H3Cells
     if h3 is not None:
         layout = H3Cells(bbox=box, resolution=h3, land=land, region=within)

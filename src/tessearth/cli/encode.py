@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tessearth.cli import options
-from tessearth.cli.options import MINUS, work_progress
+from tessearth.cli import commands, options
+from tessearth.cli.commands import MINUS, work_progress
 from tessearth.errors import ConfigError, CoordinateError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ KM_PER_DEGREE = 111.195
 """Of a great circle."""
 
 
-@options.takes(
+@commands.takes(
     *("keep", "format", "dtype", "precision", "device", "workers", "month", "date"),
     reads=("lat", "lon", "geometry", "coordinates"),
     degrees=True,
@@ -57,7 +57,7 @@ def encode(
     """
     if "month" in settings and "date" in settings:
         raise ConfigError("the season was given twice: leave out --month or --date")
-    choice = choose(options.in_month(model, settings), settings, dims)
+    choice = choose(commands.in_month(model, settings), settings, dims)
     if (table is None) == (lat is None):
         raise ConfigError("give either LAT LON or --input FILE (and not both); see tessearth encode --help")
     if table is None:
@@ -69,7 +69,7 @@ def encode(
     else:
         _encode_table(table, out, choice, reading, settings, overwrite, as_json)
     if choice.runtime == "torch":
-        options.warn_if_untrained(model)
+        commands.warn_if_untrained(model)
 
 
 def _encode_table(
@@ -90,7 +90,7 @@ def _encode_table(
         width=check_width(settings.get("dtype", "float32")),
         overwrite=overwrite,
     )
-    processes, cluster = options.split_workers(settings.get("workers"))
+    processes, cluster = commands.split_workers(settings.get("workers"))
     begin = time.monotonic()
     with work_progress("standard input" if table == "-" else Path(table).name) as advance:
         done = encode_table(job, workers=processes, cluster=cluster, progress=advance)

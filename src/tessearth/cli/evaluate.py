@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tessearth.cli import options
-from tessearth.cli.options import work_progress
+from tessearth.cli import commands, options
+from tessearth.cli.commands import work_progress
 from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tessearth.evaluation import Results
 
 
-@options.takes("kind", "data_dir", "benchmark", "maps", "device", reads=())
+@commands.takes("kind", "data_dir", "benchmark", "maps", "device", reads=())
 def evaluate(
     out: options.Out,
     models: Annotated[
@@ -92,7 +92,7 @@ def evaluate(
     for row in results.skipped:
         print(f"tessearth: skipped: {row.line()}", file=sys.stderr)
     for name in named:
-        options.warn_if_untrained(name)
+        commands.warn_if_untrained(name)
     print(f"{out}: results.json, report.md, report.html; {len(results.scores):,} scores in {results.seconds:,.0f} s")
 
 

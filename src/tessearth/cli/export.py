@@ -1,6 +1,6 @@
 """`tessearth export`: a model as a file for other programs."""
 
-from tessearth.cli import options
+from tessearth.cli import commands, options
 
 
 def export(
@@ -21,4 +21,4 @@ def export(
     done = write(model, out)
     size = done.path.stat().st_size / 1e6
     print(f"{done.path}: {done.form}, {size:.1f} MB, within {done.difference:.1e} of torch at 1, 7 and 4096 places")
-    options.warn_if_untrained(model)
+    commands.warn_if_untrained(model)

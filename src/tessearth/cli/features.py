@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from tessearth.cli import options
-from tessearth.cli.options import work_progress
+from tessearth.cli.commands import work_progress
 
 
 def features(

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tessearth.cli import options
-from tessearth.cli.options import work_progress
+from tessearth.cli import commands, options
+from tessearth.cli.commands import work_progress
 from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LEARNING = (
 """Settings of the training that are options as well."""
 
 
-@options.takes("device", *LEARNING, reads=("lat", "lon", "coordinates"))
+@commands.takes("device", *LEARNING, reads=("lat", "lon", "coordinates"))
 def finetune(
     out: options.Out,
     named: Annotated[
@@ -76,7 +76,7 @@ def finetune(
             **learning,
         )
     _print_result(tuned, out)
-    options.warn_if_untrained(model)
+    commands.warn_if_untrained(model)
     if tuned.about["interrupted"]:
         raise KeyboardInterrupt(
             f"stopped after epoch {tuned.about['epochs_done']}; the best so far is kept in {out} and can be used; "
@@ -101,7 +101,7 @@ def _print_result(tuned: "FineTuned", out: str) -> None:
     print(f"tessearth predict {out} --region kenya --resolution 0.05 --out map.tif")
 
 
-@options.takes("device", "coverage", "bbox", reads=("lat", "lon", "geometry", "coordinates"))
+@commands.takes("device", "coverage", "bbox", reads=("lat", "lon", "geometry", "coordinates"))
 def predict(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A folder that `tessearth finetune` made.")],
     out: options.Out,

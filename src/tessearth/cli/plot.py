@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tessearth.cli import options
+from tessearth.cli import commands, options
 from tessearth.errors import ConfigError
 
 
@@ -61,9 +61,9 @@ def plot(
         run=run,
         table=table,
         width_cm=width,
-        **read_settings(options.split_settings(changes)),
+        **read_settings(commands.split_settings(changes)),
     )
     write_figure(kind, request, out, dpi)
     print(out)
     if kind not in ("migration", "performance", "training"):
-        options.warn_if_untrained(model)
+        commands.warn_if_untrained(model)

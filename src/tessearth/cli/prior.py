@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tessearth.cli import options
-from tessearth.cli.options import embed_with_progress, work_progress
+from tessearth.cli import commands, options
+from tessearth.cli.commands import embed_with_progress, work_progress
 from tessearth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tessearth.evaluation import SavedPrior
 
 app = typer.Typer(
-    cls=options.Commands,
+    cls=commands.Commands,
     help="Learn where species occur, and improve an image classifier with it.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -27,7 +27,7 @@ SpeciesColumn = Annotated[str, typer.Option("--column", help="The column of spec
 LEARNING = ("epochs", "batch_size", "learning_rate", "positive_weight", "seed")
 
 
-@options.takes(*LEARNING, "classes", "device", reads=("lat", "lon", "geometry", "coordinates"))
+@commands.takes(*LEARNING, "classes", "device", reads=("lat", "lon", "geometry", "coordinates"))
 def fit(
     table: options.Input,
     out: options.Out,
@@ -74,7 +74,7 @@ def fit(
     missing = int((~known).sum()) + sightings.dropped
     left_out = f" ({missing:,} without a place{' or a species' * bool(sightings.dropped)} left out)" if missing else ""
     print(f"{out}: {count:,} species from {int(known.sum()):,} sightings{left_out}, loss {losses[-1]:.4g}")
-    options.warn_if_untrained(model)
+    commands.warn_if_untrained(model)
 
 
 def _read_count(text: str | None) -> int | None:
@@ -83,7 +83,7 @@ def _read_count(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-@options.takes("device", reads=("lat", "lon", "geometry", "coordinates"))
+@commands.takes("device", reads=("lat", "lon", "geometry", "coordinates"))
 def evaluate(
     prior: PriorArgument,
     table: options.Input,
@@ -178,4 +178,4 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
 
 
 for name, command in {"fit": fit, "evaluate": evaluate, "map": draw}.items():
-    options.add(app, name, command)
+    commands.add(app, name, command)

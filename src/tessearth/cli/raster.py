@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tessearth.cli import options
-from tessearth.cli.options import work_progress
+from tessearth.cli import commands, options
+from tessearth.cli.commands import work_progress
 from tessearth.errors import ConfigError
 
 
-@options.takes("workers", "device", "precision", "month")
+@commands.takes("workers", "device", "precision", "month")
 def raster(
     out: options.Out,
     bbox: Annotated[
@@ -50,14 +50,14 @@ def raster(
     if bbox is not None and region is not None:
         raise ConfigError("--bbox and --region both say where: give one of them")
     sides = None if bbox is None else _sides(bbox)
-    processes, cluster = options.split_workers(settings.get("workers"))
+    processes, cluster = commands.split_workers(settings.get("workers"))
     if processes not in (None, 1):
         raise ConfigError("a map is computed in this process or on a Dask cluster: give --workers local or an address")
     from tessearth.bulk import write_raster
 
     with work_progress("embedding", "windows") as advance:
         written = write_raster(
-            options.in_month(model, settings),
+            commands.in_month(model, settings),
             out,
             bbox=sides,
             region=region,
@@ -75,7 +75,7 @@ def raster(
     shape, kind = " x ".join(f"{side:,}" for side in written.shape), written.stored.dtype
     clipped = f" ({written.clipped:,} values clipped)" if written.clipped else ""
     print(f"{out}: {shape} {kind}, off by at most {written.largest_error:.2g}{clipped}, {written.bytes / 1e6:,.1f} MB")
-    options.warn_if_untrained(model)
+    commands.warn_if_untrained(model)
 
 
 def _sides(bbox: str) -> list[float]:

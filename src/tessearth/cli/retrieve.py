@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from tessearth.cli import options
-from tessearth.cli.options import work_progress
+from tessearth.cli import commands, options
+from tessearth.cli.commands import work_progress
 from tessearth.errors import ConfigError
 
 app = typer.Typer(
-    cls=options.Commands,
+    cls=commands.Commands,
     help="Extend embeddings with the image features of similar places (RANGE).",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -62,4 +62,4 @@ def build(
     shape = f"{len(database.latlon):,} places, keys {database.keys.shape[1]} wide, values {database.values.shape[1]}"
     suffix = f"+range={target}" if out else "+range"
     print(f"{target}: {shape}; use it with --model {model}{suffix}")
-    options.warn_if_untrained(model)
+    commands.warn_if_untrained(model)

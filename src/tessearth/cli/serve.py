@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tessearth.cli import options
+from tessearth.cli import commands, options
 
 if TYPE_CHECKING:
     from tessearth.explorer import Served
@@ -82,5 +82,5 @@ def _open(
     settings = ServeSettings(api_key=api_key or os.environ.get(KEY_VARIABLE) or None, **limits)  # type: ignore[arg-type]
     embedder = Embedder(model, device=device)
     served = Served(embedder, settings, trajectories=trajectories, cache=EmbeddingCache() if cache else None)
-    options.warn_if_untrained(model)
+    commands.warn_if_untrained(model)
     return served

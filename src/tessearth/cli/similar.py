@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from tessearth.cli import options
+from tessearth.cli import commands, options
+from tessearth.cli.commands import work_progress
 from tessearth.cli.encode import choose, number
-from tessearth.cli.options import work_progress
 from tessearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WIDEST_CELL = 24
 
 
-@options.takes("keep", "device", "precision", "dims", "database", reads=("lat", "lon"), degrees=True)
+@commands.takes("keep", "device", "precision", "dims", "database", reads=("lat", "lon"), degrees=True)
 def similar(
     place: Annotated[str, typer.Argument(metavar="PLACE|LAT", help="A town or country, or a latitude in degrees.")],
     lon: Annotated[str | None, typer.Argument(metavar="LON", help="Longitude in degrees.")] = None,
@@ -86,7 +86,7 @@ def similar(
         else:
             _print(query, candidates.points, results, as_json)
     if choice.runtime == "torch":
-        options.warn_if_untrained(model)
+        commands.warn_if_untrained(model)
 
 
 class Candidates(NamedTuple):

@@ -15,11 +15,11 @@ from tessearth.encoder.model import reset_linear as reset_linear
 from tessearth.encoder.sites import TRAJECTORIES as TRAJECTORIES
 from tessearth.encoder.sites import SiteStart as SiteStart
 from tessearth.encoder.sites import Trajectory as Trajectory
+from tessearth.encoder.sites import add_slots as add_slots
+from tessearth.encoder.sites import compact as compact
 from tessearth.encoder.sites import read_slots as read_slots
 from tessearth.encoder.sites import read_trajectory as read_trajectory
 from tessearth.encoder.sites import start_sites as start_sites
-from tessearth.encoder.slots import add_slots as add_slots
-from tessearth.encoder.slots import compact as compact
 from tessearth.encoder.sparse import SparseMixer as SparseMixer
 from tessearth.encoder.sparse import mix_listed as mix_listed
 from tessearth.encoder.tokens import measure_token_use as measure_token_use

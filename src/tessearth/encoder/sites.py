@@ -1,9 +1,14 @@
-"""The start of the sites, a lattice over the sphere or over its land, and the record of their movement in a run."""
+"""Sites over a run: the lattice they start on, slots for those born later, and the record of their movement.
 
+A slot whose territory is -inf is empty: it takes no part.
+"""
+
+import dataclasses
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +18,9 @@ from torch import Tensor
 from tessearth.errors import ConfigError, DataError
 from tessearth.sphere import fibonacci_lattice, is_inhabited_land, xyz_to_latlon
 from tessearth.storage import read_npz
+
+if TYPE_CHECKING:
+    from tessearth.encoder.model import SphericalVoronoiEncoder
 
 SiteStart = Literal["land", "full"]
 """Named starts: "land" is the Fibonacci lattice kept where it falls on land, "full" the whole lattice."""
@@ -68,6 +76,44 @@ def land_lattice(
         elif size > MOST_SIZE * num_sites:
             raise ConfigError(f"no lattice with {num_sites} sites on land was found")
     return smallest[torch.linspace(0, len(smallest) - 1, num_sites).round().long()]
+
+
+def add_slots(encoder: "SphericalVoronoiEncoder", counts: tuple[int, ...]) -> "SphericalVoronoiEncoder":
+    """The same encoder with `counts` sites per tessellation; those it did not have take no part.
+
+    An empty slot repeats the place and the sharpness of a site, so that all numbers but its territory are finite.
+    """
+    kept = [torch.arange(count) % v.config.num_sites for count, v in zip(counts, encoder.voronois(), strict=True)]
+    wider = _choose(encoder, kept)
+    with torch.no_grad():
+        for before, voronoi in zip(encoder.voronois(), wider.voronois(), strict=True):
+            alive = before.config.num_sites
+            if voronoi.config.num_sites > alive:
+                voronoi.territory[alive:] = -math.inf
+                voronoi.embeddings[alive:] = 0
+    return wider
+
+
+def compact(encoder: "SphericalVoronoiEncoder") -> "SphericalVoronoiEncoder":
+    """The same encoder without sites that take no part."""
+    return _choose(encoder, [voronoi.takes_part().nonzero().flatten() for voronoi in encoder.voronois()])
+
+
+def _choose(encoder: "SphericalVoronoiEncoder", kept: list[Tensor]) -> "SphericalVoronoiEncoder":
+    """An encoder of the sites with these numbers in each tessellation; the same one where these are all."""
+    config = encoder.config
+    if all(
+        torch.equal(rows.cpu(), torch.arange(t.num_sites)) for rows, t in zip(kept, config.tessellations, strict=True)
+    ):
+        return encoder
+    sizes = [dataclasses.replace(t, num_sites=len(rows)) for rows, t in zip(kept, config.tessellations, strict=True)]
+    state: dict[str, Tensor] = dict(encoder.state_dict())
+    for i, (voronoi, rows) in enumerate(zip(encoder.voronois(), kept, strict=True)):
+        for name, tensor in voronoi.state_dict().items():
+            state[f"tessellations.{i}.{name}"] = tensor[rows.to(tensor.device)]
+    chosen = encoder.allocate(dataclasses.replace(config, tessellations=tuple(sizes)))
+    chosen.load_state_dict(state, strict=True, assign=True)
+    return chosen.train(encoder.training)
 
 
 TRAJECTORIES = "trajectories.npz"

@@ -6,8 +6,6 @@ Gradients of a site are added up by atomics, in an order that differs from run t
 their last digits; sums of whole numbers, into which shares are scaled where runs are to repeat, do not.
 """
 
-import os
-
 import torch
 from torch import Tensor
 
@@ -25,11 +23,6 @@ LIGHTEST = 1e-12
 """Gradients of sites with less weight than this are left out: they vanish in the sums of float32."""
 LOGITS_BELOW = 32.0
 """More than -log(LIGHTEST), by which the logits that count are below a place's largest at most."""
-
-
-def is_available(device: torch.device) -> bool:
-    """Whether kernels run there: on a GPU, or anywhere under Triton's interpreter."""
-    return triton is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 if triton is not None:

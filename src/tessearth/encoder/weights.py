@@ -25,7 +25,7 @@ from tessearth.encoder.config import EncoderConfig
 from tessearth.encoder.model import SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, OutputError, WeightsError, first_line
 from tessearth.settings import from_plain
-from tessearth.storage import check_state, read_weight_file, rename, write_bytes
+from tessearth.storage import read_weight_file, take_state, write_bytes
 from tessearth.version import __version__
 
 FORMAT = "tessearth"
@@ -189,10 +189,7 @@ def _check_sizes(tensors: Mapping[str, Tensor], config: EncoderConfig, source: s
 
 def _checked(state: Mapping[str, Tensor], config: EncoderConfig, source: str) -> dict[str, Tensor]:
     """The state when it fits the configuration exactly, half precision widened to float32."""
-    wanted = SphericalVoronoiEncoder.allocate(config).state_dict()
-    names = {name: name for name in wanted}
-    state = rename(state, names, (), source)
-    check_state(state, wanted, names, source)
+    state = take_state(state, SphericalVoronoiEncoder.allocate(config).state_dict(), source)
     return {name: tensor.float() if tensor.dtype.itemsize < 4 else tensor for name, tensor in state.items()}
 
 

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tessearth.imagery.components import Projection, check_width, fit_projection
 from tessearth.imagery.device_features import DeviceReader
 from tessearth.imagery.image_encoders.base import ImageEncoder
 from tessearth.imagery.reading import (
-    Chunk,
     build_places,
     build_source,
     check_files,
@@ -104,31 +103,17 @@ def build_store(
             return FeatureStore(path)
         remove_unfinished(path, path / ENCODERS)
         _forget_beginning(recipe, path)
-        reader = _open_reader(recipe, device)
-        if reader is None:
-            sources = [build_source(each) for each in recipe.sources]
-            places = build_places(recipe.places, sources[0], recipe.sources[0].kind)
-            encoders = [
-                load_or_fit_encoder(recipe, number, source, places, path, device)
-                for number, source in enumerate(sources)
-            ]
-        else:
-            sources, places = reader.hosts, reader.prepare(path)
-            encoders = reader.encoders
-        manifest = _prepare(recipe, path, list(zip(sources, encoders, strict=True)), places, chunk_places)
+        reader = _open_reader(recipe, device) or HostReader(recipe, device, readers, processes)
+        places = reader.prepare(path)
+        read_by = list(zip(reader.hosts, reader.encoders, strict=True))
+        manifest = _prepare(recipe, path, read_by, places, chunk_places)
         job, count = _open_job(path, manifest), len(places.latlon)
         rows = [range(start, min(start + chunk_places, count)) for start in range(0, count, chunk_places)]
         missing = job.missing(len(rows))
         finished = count - sum(len(rows[number]) for number in missing)
         report = progress or (lambda done, total: None)
         report(finished, count)
-        waiting = [(number, rows[number]) for number in missing]
-        if reader is None:
-            read = partial(read_tiles, sources, places.latlon, recipe)
-            tiles = read_ahead(read, waiting, threads=readers, processes=processes)
-            computed = _encode(tiles, encoders, recipe, rows)
-        else:
-            computed = _compute(reader, places, waiting)
+        computed = reader.chunks(places, {number: rows[number] for number in missing})
         with contextlib.closing(computed), open_pool("threads", WRITERS, advice="run it again") as writers:
             chunks = ((number, (number, features.cpu().numpy())) for number, features in computed)
             for number, _ in writers.run(lambda chunk: job.put(*chunk), chunks, at_once=CHUNKS_TO_WRITE):
@@ -137,6 +122,37 @@ def build_store(
         manifest["chunks"] = [job.entries[number].sha256 for number in range(len(rows))]
         _finish(path, manifest, np.flatnonzero(~places.validation), device)
     return FeatureStore(path, verify=False)  # its checksums were taken from these very bytes a moment ago
+
+
+class HostReader:
+    """A recipe's sources read by threads or processes of the host, and their encoders on a device."""
+
+    def __init__(self, recipe: FeatureRecipe, device: Device, threads: int, processes: int) -> None:
+        self.recipe, self.device, self.threads, self.processes = recipe, device, threads, processes
+        self.hosts = [build_source(each) for each in recipe.sources]
+        self.encoders: list[ImageEncoder] = []
+
+    def prepare(self, folder: Path) -> Places:
+        """Draw the recipe's places and fit the encoders to them."""
+        places = build_places(self.recipe.places, self.hosts[0], self.recipe.sources[0].kind)
+        self.encoders = [
+            load_or_fit_encoder(self.recipe, number, source, places, folder, self.device)
+            for number, source in enumerate(self.hosts)
+        ]
+        return places
+
+    def chunks(self, places: Places, waiting: Mapping[int, range]) -> Generator[tuple[int, torch.Tensor]]:
+        """Numbered features of numbered chunks of places, which are read ahead."""
+        read = partial(read_tiles, self.hosts, places.latlon, self.recipe)
+        with contextlib.closing(
+            read_ahead(read, waiting.items(), threads=self.threads, processes=self.processes)
+        ) as chunks:
+            for number, tiles in chunks:
+                by_source = [
+                    encode_views(encoder, [torch.from_numpy(view) for view in views])
+                    for encoder, views in zip(self.encoders, tiles, strict=True)
+                ]
+                yield number, join_sources(by_source, self.recipe, waiting[number])
 
 
 def _is_finished(recipe: FeatureRecipe, path: Path) -> bool:
@@ -237,31 +253,6 @@ def _open_reader(recipe: FeatureRecipe, device: Device) -> DeviceReader | None:
     chosen = torch.device(device)
     reader = DeviceReader(recipe, chosen) if chosen.type in READING_DEVICES else None
     return None if reader is None or reader.missing else reader
-
-
-def _encode(
-    chunks: Generator[tuple[int, Chunk]], encoders: list[ImageEncoder], recipe: FeatureRecipe, rows: list[range]
-) -> Generator[tuple[int, torch.Tensor]]:
-    """Numbered features of chunks whose tiles were read on the host."""
-    with contextlib.closing(chunks):
-        for number, tiles in chunks:
-            by_source = [
-                encode_views(encoder, [torch.from_numpy(view) for view in views])
-                for encoder, views in zip(encoders, tiles, strict=True)
-            ]
-            yield number, join_sources(by_source, recipe, rows[number])
-
-
-def _compute(
-    reader: DeviceReader, places: Places, waiting: list[tuple[int, range]]
-) -> Generator[tuple[int, torch.Tensor]]:
-    """Numbered features of chunks, as many together as fill the device."""
-    at_once = max(1, reader.places_at_once // len(waiting[0][1])) if waiting else 1
-    for start in range(0, len(waiting), at_once):
-        some = waiting[start : start + at_once]
-        features = reader.features(places.latlon, np.concatenate([rows for _, rows in some]))
-        parts = torch.split(features, [len(rows) for _, rows in some])
-        yield from ((number, part) for (number, _), part in zip(some, parts, strict=True))
 
 
 def _finish(path: Path, manifest: dict[str, Any], training: npt.NDArray[np.int64], device: Device) -> None:

@@ -18,8 +18,8 @@ GAP = 6
 COLUMNS = 8
 
 
-def draw_contact_sheet(store: FeatureStore, path: str | Path, *, count: int = 48, seed: int = 0) -> None:
-    """Draw tiles of places chosen at random to a PNG: one block of rows per source and view.
+def draw_contact_sheet(store: FeatureStore, path: str | Path, *, count: int = 48) -> None:
+    """Draw tiles of places chosen at random, always the same, to a PNG: one block of rows per source and view.
 
     Colours are the bands called red, green and blue (B04, B03, B02 of Sentinel-2), else the first three, stretched
     between the 1st and 99th percentile of the sheet.
@@ -28,7 +28,7 @@ def draw_contact_sheet(store: FeatureStore, path: str | Path, *, count: int = 48
         raise ConfigError(f"a sheet of {count} tiles shows nothing; count must be at least 1")
     pillow = require("PIL.Image", extra="data", what="drawing a contact sheet")
     draw = require("PIL.ImageDraw", extra="data", what="drawing a contact sheet")
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(store.latlon))[:count])
+    chosen = np.sort(np.random.default_rng(0).permutation(len(store.latlon))[:count])
     sources = [build_source(recipe) for recipe in store.recipe.sources]
     per_place = [read_tiles(sources, store.latlon, store.recipe, range(row, row + 1)) for row in chosen]
     blocks = [

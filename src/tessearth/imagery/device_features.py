@@ -3,7 +3,7 @@
 Where a store is made chunk by chunk on disk, here millions of places are sampled, encoded and projected in one go.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from tessearth.imagery.reading import (
 from tessearth.imagery.recipe import FeatureRecipe
 from tessearth.imagery.source import Source
 from tessearth.imagery.sources.on_device import DeviceImagery, DeviceSource
-from tessearth.imagery.store import DIRECTIONS, Places
+from tessearth.imagery.store import DIRECTIONS, PlaceRows, Places
 from tessearth.sphere import Floats
 from tessearth.storage import write_bytes
 
@@ -124,13 +124,21 @@ class DeviceReader:
         ]
         return join_sources(by_source, self.recipe, rows)
 
+    def chunks(self, places: Places, waiting: Mapping[int, range]) -> Generator[tuple[int, Tensor]]:
+        """Numbered features of numbered chunks of places, as many chunks together as fill the device."""
+        numbers = list(waiting)
+        at_once = max(1, self.places_at_once // len(waiting[numbers[0]])) if numbers else 1
+        for some in (numbers[start : start + at_once] for start in range(0, len(numbers), at_once)):
+            features = self.features(places.latlon, np.concatenate([waiting[number] for number in some]))
+            yield from zip(some, torch.split(features, [len(waiting[number]) for number in some]), strict=True)
+
     def project(self, features: Tensor) -> Tensor:
         """Features as their components, when the recipe wants them."""
         return features if self.projection is None else self.projection.apply(features)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DeviceFeatures:
+class DeviceFeatures(PlaceRows):
     """Features of many places on a device, with what training asks of a store."""
 
     recipe: FeatureRecipe
@@ -141,21 +149,6 @@ class DeviceFeatures:
     """(places, views, width): components when the recipe wants them, else features."""
     reader: DeviceReader | None = None
     """By which they were made, and others can be."""
-
-    @property
-    def latlon(self) -> Floats:
-        """Where the places lie, (N, 2) degrees."""
-        return self.places.latlon
-
-    @property
-    def training(self) -> npt.NDArray[np.int64]:
-        """The rows to train on."""
-        return np.flatnonzero(~self.places.validation)
-
-    @property
-    def validation(self) -> npt.NDArray[np.int64]:
-        """The rows held out."""
-        return np.flatnonzero(self.places.validation)
 
     @property
     def components(self) -> Tensor | None:

@@ -1,9 +1,6 @@
-"""Whether kernels in Triton run here, which comes with CUDA builds of PyTorch; without it the plain paths are taken."""
+"""Triton, or None where it is not installed, for modules of kernels."""
 
-import os
 import threading
-
-import torch
 
 try:
     import triton  # type: ignore[import-not-found, unused-ignore]
@@ -11,12 +8,7 @@ try:
 except ImportError:
     triton = tl = None
 
-__all__ = ["is_available", "launching", "tl", "triton"]
+__all__ = ["launching", "tl", "triton"]
 
 launching = threading.Lock()
 """A kernel is compiled at its first launch, which threads do one after another."""
-
-
-def is_available(device: torch.device) -> bool:
-    """Whether kernels run there: on a GPU, or anywhere under Triton's interpreter."""
-    return triton is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")

@@ -45,7 +45,28 @@ class Places(NamedTuple):
     """(N,): held out for validation."""
 
 
-class FeatureStore:
+class PlaceRows:
+    """Where the rows of features lie, and which are for training."""
+
+    places: Places
+
+    @property
+    def latlon(self) -> npt.NDArray[np.float64]:
+        """Where the places lie, (N, 2) degrees."""
+        return self.places.latlon
+
+    @property
+    def training(self) -> npt.NDArray[np.int64]:
+        """The rows to train on."""
+        return np.flatnonzero(~self.places.validation)
+
+    @property
+    def validation(self) -> npt.NDArray[np.int64]:
+        """The rows held out."""
+        return np.flatnonzero(self.places.validation)
+
+
+class FeatureStore(PlaceRows):
     """A finished store, opened for reading."""
 
     def __init__(self, path: str | Path, *, verify: bool | None = None) -> None:
@@ -63,21 +84,6 @@ class FeatureStore:
             self.components = open_array(self.path / COMPONENTS, shape, self.manifest["dtype"])
         if verify or (verify is None and self.features.nbytes <= VERIFIED_BYTES):
             self.verify()
-
-    @property
-    def latlon(self) -> npt.NDArray[np.float64]:
-        """Where the places lie, (N, 2) degrees."""
-        return self.places.latlon
-
-    @property
-    def training(self) -> npt.NDArray[np.int64]:
-        """The rows to train on."""
-        return np.flatnonzero(~self.places.validation)
-
-    @property
-    def validation(self) -> npt.NDArray[np.int64]:
-        """The rows held out."""
-        return np.flatnonzero(self.places.validation)
 
     def verify(self) -> None:
         """Compare every chunk of features and components with the checksum it was written with."""

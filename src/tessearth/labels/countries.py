@@ -1,4 +1,4 @@
-"""The country of a place, from the outlines that ship with the package (`sphere.outlines`)."""
+"""The country of a place, from the outlines that ship with the package (`sphere.land`)."""
 
 import functools
 from collections.abc import Mapping

@@ -55,24 +55,21 @@ TOP_APART = np.deg2rad(12.0)
 """Top places of a token lie at least this angle from each other, or one spot would fill them all."""
 
 
-def draw_embeddings(
-    axis: Any, embed: Callable[[Floats], Array], view: View, *, columns: int = 500, sea: bool = True
-) -> Any:
+def draw_embeddings(axis: Any, embed: Callable[[Floats], Array], view: View, *, columns: int = 500) -> Any:
     """Every place in the colour of its embedding: independent components, fitted on the land that is shown.
 
-    `embed` turns places (N, 2) into embeddings (N, D). Without `sea` only land is embedded, with it the sea is faded.
+    `embed` turns places (N, 2) into embeddings (N, D). The sea is faded.
     """
     pixels = view.pixels(columns)
     land = land_at(pixels, view)
-    wanted = pixels.shown if sea else land
-    if not wanted.any():
-        raise DataError("the map shows no land to embed")
-    fit_on = pixels.latlon[land if land.sum() > FEW else wanted]
+    if not pixels.shown.any():
+        raise DataError("the map shows no places to embed")
+    fit_on = pixels.latlon[land if land.sum() > FEW else pixels.shown]
     fitted = fit_components(embed(fit_on[:: -(-len(fit_on) // FIT_PLACES)]))
     colours = np.ones((*pixels.shown.shape, 3))
-    latlon = pixels.latlon[wanted]
+    latlon = pixels.latlon[pixels.shown]
     parts = (latlon[start : start + EMBED_AT_ONCE] for start in range(0, len(latlon), EMBED_AT_ONCE))
-    colours[wanted] = np.concatenate([fitted.colours(embed(part)) for part in parts])
+    colours[pixels.shown] = np.concatenate([fitted.colours(embed(part)) for part in parts])
     show_pixels(axis, pixels, fade_sea(colours, land))
     return draw_ground(axis, view, over=True)
 

@@ -6,15 +6,15 @@ A level takes two kernels, one that judges each cell's candidates (a rule of its
 sites) and one that gathers what stays, where the plain path takes some hundred steps over pairs of cell and item.
 """
 
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tessearth.sphere.cell_lists import DEPTH, CellLists, expand
-from tessearth.sphere.cube_cells import CubeCells
+from tessearth.packages import has_kernels as has_kernels  # noqa: PLC0414 (the front lists it)
+from tessearth.sphere.cell_lists import CellLists, expand
+from tessearth.sphere.geometry import DEPTH, CubeCells
 
 try:
     import triton  # type: ignore[import-not-found, unused-ignore]
@@ -61,11 +61,6 @@ class Marks(NamedTuple):
 
 Judge = Callable[[Candidates, Tensor], Marks]
 """Fills marks, (P,), for candidates."""
-
-
-def has_kernels(device: torch.device) -> bool:
-    """Whether kernels run there: on a GPU, or anywhere under Triton's interpreter."""
-    return triton is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 if triton is not None:

@@ -1,16 +1,14 @@
 """Cells of the sphere, as fine as needed, each with a list of what matters in it."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tessearth.sphere.cube_cells import CubeCells, find_key
+from tessearth.sphere.geometry import DEPTH, CubeCells, cell_keys
 
-DEPTH = 16
-"""How often a face of the cube is quartered at most: its finest cells are 150 m wide."""
 PAIRS_ON_CPU, PAIRS_ON_GPU = 2**17, 2**23
 """Pairs of cell and item judged at once: what a CPU's cache, and a GPU's memory, hold."""
 
@@ -37,17 +35,6 @@ class CellLists(NamedTuple):
     def lengths(self) -> Tensor:
         """The length of each list, (C,)."""
         return self.starts.diff()
-
-
-def cell_keys(xyz: Tensor) -> Tensor:
-    """The key of the finest cell that each direction lies in, (N, 3) -> (N,)."""
-    cells = CubeCells(2**DEPTH)
-    return cells.keys(cells.find(xyz))
-
-
-def cell_key(here: Sequence[float]) -> int:
-    """The same for one direction, (3,), in plain numbers."""
-    return find_key(here, 2**DEPTH)
 
 
 class Block(NamedTuple):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tessearth.sphere.cell_lists import DEPTH, Block, CellLists, Verdict, expand, refine
-from tessearth.sphere.cube_cells import CubeCells
+from tessearth.packages import has_kernels
+from tessearth.sphere.cell_lists import Block, CellLists, Verdict, expand, refine
+from tessearth.sphere.geometry import DEPTH, CubeCells
 
 if TYPE_CHECKING:
     from tessearth.sphere.cell_kernels import Candidates, Marks
@@ -36,11 +37,10 @@ def mean_chord(points: Tensor, neighbours: int, alive: Tensor | None = None) -> 
 
 
 def _list(items: Tensor, rule: "_NeighbourRule") -> CellLists:
-    if items.is_cuda:
-        from tessearth.sphere import cell_kernels  # brings Triton in
+    if items.is_cuda and has_kernels(items.device):
+        from tessearth.sphere.cell_kernels import refine_by_kernels  # brings Triton in
 
-        if cell_kernels.has_kernels(items.device):
-            return cell_kernels.refine_by_kernels(items, rule.judge)
+        return refine_by_kernels(items, rule.judge)
     return refine(items, rule)
 
 

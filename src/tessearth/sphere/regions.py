@@ -10,18 +10,18 @@ import csv
 import functools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.errors import UnknownNameError
+from tessearth.errors import ConfigError, UnknownNameError
 from tessearth.settings import did_you_mean
 from tessearth.sphere.coordinates import Floats
-from tessearth.sphere.grids import GLOBE, Box
-from tessearth.sphere.outlines import Outline, Stretches, find_stretches, load_outlines
+from tessearth.sphere.grids import GLOBE, Box, check_box
+from tessearth.sphere.land import Outline, Stretches, find_stretches, load_outlines
 
 URALS = 60.0
 """The longitude between Europe and Asia in Russia."""
@@ -78,6 +78,14 @@ class Region:
     @functools.cached_property
     def _stretches(self) -> Stretches:
         return find_stretches((Outline(self.name, "", self.rings),))
+
+
+def find_area(bbox: Sequence[float] | None, region: str | None) -> tuple[Box, Region | None]:
+    """The box of a map, and the region that it is drawn around: a box, a region by name, or the world."""
+    if bbox is not None and region is not None:
+        raise ConfigError("bbox and region both say where: give one of them")
+    found = None if region is None else find_region(region)
+    return (check_box(GLOBE if bbox is None else bbox) if found is None else found.box), found
 
 
 @functools.cache

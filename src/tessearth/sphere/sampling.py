@@ -17,7 +17,10 @@ KEYS_PER_DEGREE = 1_000_000
 KEYS_AROUND = 360 * KEYS_PER_DEGREE
 DRAWN_AT_ONCE = 65_536
 MOST_DRAWS = 50
-"""Draws in a box without a single wanted place, after which it is taken to have none."""
+"""Draws without a single wanted place, after which it is taken to have none."""
+
+Rule = Callable[[Floats], npt.NDArray[np.bool_]]
+"""Which of some places (N, 2) are wanted, (N,)."""
 
 
 def sample_sphere(count: int, seed: int, *, purpose: str = "") -> Floats:
@@ -33,35 +36,38 @@ def sample_land(count: int, seed: int, *, purpose: str = "") -> Floats:
     return _sample_where(is_inhabited_land, count, seed, purpose)
 
 
-def sample_elsewhere(count: int, seed: int, *, purpose: str = "") -> Floats:
+def sample_elsewhere(count: int, seed: int) -> Floats:
     """Draw places evenly over what `sample_land` leaves out, seas and Antarctica; (count, 2), prefix-stable too."""
-    return _sample_where(lambda places: ~is_inhabited_land(places), count, seed, f"{purpose}elsewhere")
+    return _sample_where(lambda places: ~is_inhabited_land(places), count, seed, "elsewhere")
 
 
-def sample_box(
-    box: Box, wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, seed: int, *, purpose: str = ""
-) -> Floats:
+def sample_box(box: Box, wanted: Rule, count: int, seed: int) -> Floats:
     """Draw places evenly over what is wanted of a box, (count, 2) in degrees; prefix-stable like `sample_sphere`."""
-    generator, found, missing, without = _generator(count, seed, purpose), [np.empty((0, 2))], count, 0
-    low, high = np.sin(np.deg2rad([box.south, box.north]))
-    while missing > 0:
+    generator, (low, high) = _generator(count, seed, ""), np.sin(np.deg2rad([box.south, box.north]))
+
+    def draw() -> Floats:
         up, around = generator.random((DRAWN_AT_ONCE, 2)).T
         lon = np.mod(box.west + box.width * around + 180.0, 360.0) - 180.0
-        draw = np.stack((np.rad2deg(np.arcsin(low + (high - low) * up)), lon), axis=-1)
-        found.append(draw[wanted(draw)][:missing])
+        return np.stack((np.rad2deg(np.arcsin(low + (high - low) * up)), lon), axis=-1)
+
+    return _keep(draw, wanted, count, f"between {', '.join(f'{side:g}' for side in box)} (W, S, E, N)")
+
+
+def _sample_where(wanted: Rule, count: int, seed: int, purpose: str) -> Floats:
+    generator = _generator(count, seed, purpose)
+    return _keep(lambda: _draw(generator, DRAWN_AT_ONCE), wanted, count, "on the sphere")
+
+
+def _keep(draw: Callable[[], Floats], wanted: Rule, count: int, where: str) -> Floats:
+    """The first wanted places of draws."""
+    found, missing, without = [np.empty((0, 2))], count, 0
+    while missing > 0:
+        drawn = draw()
+        found.append(drawn[wanted(drawn)][:missing])
         missing -= len(found[-1])
         without = 0 if len(found[-1]) else without + 1
         if without == MOST_DRAWS:
-            raise ConfigError(f"no place is found between {', '.join(f'{side:g}' for side in box)} (W, S, E, N)")
-    return np.concatenate(found)
-
-
-def _sample_where(wanted: Callable[[Floats], npt.NDArray[np.bool_]], count: int, seed: int, purpose: str) -> Floats:
-    generator, found, missing = _generator(count, seed, purpose), [np.empty((0, 2))], count
-    while missing > 0:
-        draw = _draw(generator, DRAWN_AT_ONCE)
-        found.append(draw[wanted(draw)][:missing])
-        missing -= len(found[-1])
+            raise ConfigError(f"no place is found {where}")
     return np.concatenate(found)
 
 

@@ -12,7 +12,6 @@ from tessearth.storage.files import locked_folder as locked_folder
 from tessearth.storage.files import remove_unfinished as remove_unfinished
 from tessearth.storage.files import reserve as reserve
 from tessearth.storage.files import write_bytes as write_bytes
-from tessearth.storage.foreign_weights import check_state as check_state
 from tessearth.storage.foreign_weights import count_parts as count_parts
 from tessearth.storage.foreign_weights import find_prefix as find_prefix
 from tessearth.storage.foreign_weights import linear_names as linear_names
@@ -20,6 +19,7 @@ from tessearth.storage.foreign_weights import load_state as load_state
 from tessearth.storage.foreign_weights import matrix_shape as matrix_shape
 from tessearth.storage.foreign_weights import read_weight_file as read_weight_file
 from tessearth.storage.foreign_weights import rename as rename
+from tessearth.storage.foreign_weights import take_state as take_state
 from tessearth.storage.foreign_weights import tensors_in as tensors_in
 from tessearth.storage.formats import EXACT as EXACT
 from tessearth.storage.formats import PARQUET as PARQUET

@@ -71,13 +71,21 @@ def rename(
     return {ours: tensors[name] for ours, name in names.items()}
 
 
+def take_state(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """The tensors of a file of ours: these names and no others, these shapes, finite numbers."""
+    names = {name: name for name in wanted}
+    state = rename(tensors, names, (), where)
+    _check_state(state, wanted, names, where)
+    return state
+
+
 def load_state(module: nn.Module, state: Mapping[str, Tensor], names: Mapping[str, str], where: str) -> None:
     """Put tensors into a module once they are of its shapes and finite; `names` are what the file calls them."""
-    check_state(state, module.state_dict(), names, where)
+    _check_state(state, module.state_dict(), names, where)
     module.load_state_dict(dict(state), strict=True)
 
 
-def check_state(
+def _check_state(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], names: Mapping[str, str], where: str
 ) -> None:
     """Refuse tensors of other shapes than those of a module, or with values that are not finite."""

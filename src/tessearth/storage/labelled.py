@@ -1,5 +1,6 @@
 """Tables of places with one column that is learned."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
@@ -62,25 +63,12 @@ def read_labelled(
     if not known.any():
         raise TableError(f"{name}: column {target!r} is empty in all {len(known)} rows")
     column, places = column.filter(pa.array(known)), places[known]
-    numbers = _numbers_or_none(column)
-    if numbers is None and kind != "classify" and pa.types.is_string(column.type):
-        with_commas = np.array([read_angle(text, "comma") for text in column.to_pylist()])
-        if np.isfinite(with_commas).all():
-            if reading.coordinates != "comma":
-                what = f"column {target!r} holds {column[0].as_py()!r}"
-                raise TableError(
-                    f"{name}: {what}: add --coordinates comma to read numbers, or --kind classify for names"
-                )
-            numbers = with_commas
-    if kind == "regress" and numbers is None:
-        first = next(value for value in _as_text(column) if not np.isfinite(read_angle(value)))
-        raise TableError(f"{name}: column {target!r} holds {first!r}, not a number; give kind classify (:classify)")
-    if numbers is not None and kind != "classify":
-        if not np.isfinite(numbers).all():
-            raise TableError(f"{name}: column {target!r} holds infinite values")
-        return Labelled(places, numbers, "regress", (), bad + int((~known).sum()))
+    dropped = bad + int((~known).sum())
+    numbers = None if kind == "classify" else _read_numbers(column, kind, reading, f"{name}: column {target!r} holds")
+    if numbers is not None:
+        return Labelled(places, numbers, "regress", (), dropped)
     names, codes = np.unique(np.array(_as_text(column), dtype=object), return_inverse=True)
-    return Labelled(places, codes.astype(np.int64), "classify", tuple(names), bad + int((~known).sum()))
+    return Labelled(places, codes.astype(np.int64), "classify", tuple(names), dropped)
 
 
 def column_names(path: str | PathLike[str]) -> list[str]:
@@ -107,14 +95,25 @@ def _blank_to_null(column: pa.Array, blank: Sequence[str]) -> tuple[pa.Array, np
     return column, known
 
 
-def _numbers_or_none(column: pa.Array) -> Floats | None:
-    """The column as float64, or None when any of it is something else."""
-    if pa.types.is_boolean(column.type):
-        return None
-    try:
-        return np.asarray(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
+def _read_numbers(column: pa.Array, kind: Kind | None, reading: Reading, holds: str) -> Floats | None:
+    """The column as float64, or None when any of it is something else; `holds` begins what errors say."""
+    numbers = None
+    with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if not pa.types.is_boolean(column.type):
+            numbers = np.asarray(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False))
+    if numbers is None and pa.types.is_string(column.type):
+        with_commas = np.array([read_angle(text, "comma") for text in column.to_pylist()])
+        if np.isfinite(with_commas).all():
+            if reading.coordinates != "comma":
+                what = f"{holds} {column[0].as_py()!r}"
+                raise TableError(f"{what}: add --coordinates comma to read numbers, or --kind classify for names")
+            numbers = with_commas
+    if kind == "regress" and numbers is None:
+        first = next(value for value in _as_text(column) if not np.isfinite(read_angle(value)))
+        raise TableError(f"{holds} {first!r}, not a number; give kind classify (:classify)")
+    if numbers is not None and not np.isfinite(numbers).all():
+        raise TableError(f"{holds} infinite values")
+    return numbers
 
 
 def _as_text(column: pa.Array) -> list[str]:

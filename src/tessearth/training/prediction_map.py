@@ -17,7 +17,7 @@ import torch
 
 from tessearth.errors import ConfigError, OutputError, first_line
 from tessearth.packages import require
-from tessearth.sphere import GLOBE, WINDOW_SIDE, RasterGrid, build_grid, check_box, find_region
+from tessearth.sphere import WINDOW_SIDE, RasterGrid, build_grid, find_area
 from tessearth.storage import (
     ArrayFile,
     Job,
@@ -69,7 +69,8 @@ def predict_map(
         raise ConfigError(f"{out} is no map: name a file that ends in {' or '.join(MAP_SUFFIXES)}")
     rasterio = require("rasterio", extra="geo", what="a map of predictions")
     check_free(path, overwrite=overwrite)
-    grid = _lay_out(bbox, region, resolution, land)
+    box, within = find_area(bbox, region)
+    grid = build_grid(box, resolution, land=land, region=within)
     half = tuned.half_width_or_none(coverage)
     names = _band_names(tuned, half)
     if not path.absolute().parent.is_dir():
@@ -124,16 +125,6 @@ def _windows_file(path: Path, grid: RasterGrid, bands: int) -> ArrayFile:
     with keeping_what_is_finished(path.parent), open(path, "ab") as file:
         file.truncate(int(starts[-1]))
     return ArrayFile(path, "<f4", lambda number: Place(int(starts[number]), (bands, cells[number])))
-
-
-def _lay_out(bbox: Sequence[float] | None, region: str | None, resolution: float, land: bool) -> RasterGrid:
-    """The cells of a box, of a region, or of the world."""
-    if bbox is not None and region is not None:
-        raise ConfigError("bbox and region both say where: give one of them")
-    if region is None or region == "world":
-        return build_grid(GLOBE if bbox is None else check_box(bbox), resolution, land=land)
-    found = find_region(region)
-    return build_grid(found.box, resolution, land=land, region=found)
 
 
 def _band_names(tuned: FineTuned, half: float | None) -> tuple[str, ...]:

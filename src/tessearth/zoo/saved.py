@@ -9,7 +9,7 @@ import safetensors
 
 from tessearth.encoder import BASELINE_FORMAT, BASELINE_FORMAT_VERSION, LocationEncoder
 from tessearth.errors import ConfigError, TessearthError, WeightsError
-from tessearth.storage import load_state, read_sealed_tensors, read_weight_file, rename
+from tessearth.storage import read_sealed_tensors, read_weight_file, take_state
 from tessearth.zoo.cards import build_baseline
 
 SMALL = 256
@@ -31,8 +31,7 @@ def load_baseline(path: str | os.PathLike[str]) -> LocationEncoder:
         encoder = build_baseline(header["baseline"], settings)
     except (TessearthError, ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{path} has a header that cannot be used: {error}") from None
-    names = {name: name for name in encoder.state_dict()}
-    load_state(encoder, rename(tensors, names, (), str(path)), names, str(path))
+    encoder.load_state_dict(take_state(tensors, encoder.state_dict(), str(path)))
     return encoder
 
 

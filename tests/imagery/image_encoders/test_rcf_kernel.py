@@ -1,16 +1,18 @@
 """The kernel of random convolutions gives the plain path's features, on a GPU or under Triton's interpreter."""
 
+import sys
+
 import pytest
 import torch
 
-from tessearth.imagery import kernels
 from tessearth.imagery.image_encoders import RandomConvolution, RcfSettings, rcf, rcf_kernel
 from tessearth.imagery.image_encoders.rcf_kernel import Shape
+from tessearth.packages import has_kernels
 from tests.imagery.image_encoders.test_rcf import some_tiles
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_kernel = pytest.mark.skipif(
-    not kernels.is_available(DEVICE), reason="the kernel needs a GPU, or Triton and TRITON_INTERPRET=1"
+    not has_kernels(DEVICE), reason="the kernel needs a GPU, or Triton and TRITON_INTERPRET=1"
 )
 
 
@@ -27,7 +29,7 @@ def test_features_by_kernel_are_those_without(
     settings = RcfSettings(num_filters=21, scales=((3, 1), (2, 2)), num_patches=400, moments=moments)
     encoder = RandomConvolution.fit(tiles, settings, seed=3)
     with monkeypatch.context() as without:
-        without.setattr(kernels, "triton", None)
+        without.setitem(sys.modules, "triton", None)
         assert not encoder.by_kernel
         expected = encoder.encode(tiles)
     encoder = encoder.to(DEVICE)
@@ -43,5 +45,5 @@ def test_half_precision_is_left_to_matrix_products() -> None:
 
 
 def test_without_triton_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "triton", None)
-    assert not kernels.is_available(torch.device("cuda"))
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert not has_kernels(torch.device("cuda"))

@@ -7,16 +7,16 @@ import pytest
 import torch
 from PIL import Image
 
-from tessearth.imagery import kernels
 from tessearth.imagery.source import Source
 from tessearth.imagery.sources import GlobalRaster, RasterLayers, TilePyramid
 from tessearth.imagery.sources.on_device import DeviceImagery
+from tessearth.packages import has_kernels
 from tests.imagery.sources.fabricate import all_tiles, write_mbtiles
 from tests.imagery.sources.test_on_device import noise_tile
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_kernels = pytest.mark.skipif(
-    not kernels.is_available(DEVICE), reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1"
+    not has_kernels(DEVICE), reason="kernels need a GPU, or Triton and TRITON_INTERPRET=1"
 )
 PLACES = np.array([(90, 0), (-90, 13), (89.9, 179.9), (-86, -180), (10, 359.5), (0, 180), (47.3, 8.5), (-33.9, 151.2)])
 

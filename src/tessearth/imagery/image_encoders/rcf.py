@@ -17,9 +17,9 @@ from torch import Tensor
 from tessearth.errors import ConfigError, DataError, WeightsError
 from tessearth.imagery.image_encoders import rcf_kernel
 from tessearth.imagery.image_encoders.base import ImageEncoder, Scratch, plain, tensors_sha256
-from tessearth.imagery.kernels import is_available
+from tessearth.packages import has_kernels
 from tessearth.settings import from_plain
-from tessearth.storage import check_state, read_sealed_tensors, rename, seal_tensors, write_bytes
+from tessearth.storage import read_sealed_tensors, seal_tensors, take_state, write_bytes
 
 FARTHEST = 32.0
 """Pixels count as at most this many standard deviations from their band's mean: a stray fill value does not drown a
@@ -240,7 +240,7 @@ class RandomConvolution(ImageEncoder):
     @property
     def by_kernel(self) -> bool:
         """Whether responses are made by a kernel, which never writes them, instead of by matrix products."""
-        return self.dtype == torch.float32 and is_available(self.device)
+        return self.dtype == torch.float32 and has_kernels(self.device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -276,10 +276,7 @@ class RandomConvolution(ImageEncoder):
         wanted = {"band_mean": torch.empty(bands), "band_deviation": torch.empty(bands)}
         for number, (patch, _) in enumerate(settings.scales):
             wanted[f"filters_{number}"] = torch.empty(settings.num_filters, patch * patch * bands, device="meta")
-        names = {name: name for name in wanted}
-        tensors = rename(tensors, names, (), str(path))
-        check_state(tensors, wanted, names, str(path))
-        return cls(settings, int(record["seed"]), tensors)
+        return cls(settings, int(record["seed"]), take_state(tensors, wanted, str(path)))
 
 
 def convolve(

@@ -3,7 +3,7 @@
 """Tiles cut from imagery on a GPU, in Triton: from a place to its pixels without a position in memory.
 
 The arithmetic is that of `on_device`: positions in float64, shares and pixels in float32. Triton comes with CUDA builds
-of PyTorch; without it `is_available` is False and `on_device` takes its plain path.
+of PyTorch; without it `on_device` takes its plain path.
 """
 
 from typing import NamedTuple

@@ -16,12 +16,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tessearth.imagery.kernels import is_available
 from tessearth.imagery.source import Source
 from tessearth.imagery.sources import cutting_kernels
 from tessearth.imagery.sources.pyramid import MERCATOR_LATITUDE, TilePyramid, child_positions
 from tessearth.imagery.sources.raster import GlobalRaster, RasterLayers
 from tessearth.imagery.sources.tile_stores import Tile
+from tessearth.packages import has_kernels
 from tessearth.sphere import EARTH_RADIUS_KM, Floats, as_places
 from tessearth.storage import usual_workers
 
@@ -90,7 +90,7 @@ class DeviceRaster:
             self._frame = framed.shape[1] - 2, framed.shape[2] - 2
             self._pixels = _as_pixels(framed, self.device)
             self._gaps = self._pixels.is_floating_point() and bool(self._pixels.isnan().any())
-        if not self._gaps and is_available(self.device):
+        if not self._gaps and has_kernels(self.device):
             result = self._cut(latlon)
         else:
             result = _sample(latlon, self.settings.size, self.device, self._read)
@@ -139,7 +139,7 @@ class DevicePyramid:
         """Read places as tiles: by a kernel, or those of one zoom and oversampling together."""
         zooms, factors = self.source.choose_zooms(latlon)
         with self.pages.lock:
-            if not is_available(self.pages.device):
+            if not has_kernels(self.pages.device):
                 return self._blend(latlon, zooms, factors)
             detail = torch.from_numpy(np.stack((zooms, factors), axis=1).astype(np.int32)).to(self.pages.device)
             return self._cut(_to_device(latlon, self.pages.device), detail)
