@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from scipy import stats
 
-from tessearth.devices import find_device
 from tessearth.embedding.fast.bounds import CubeCells
+from tessearth.settings import find_device
 from tessearth.sphere import EARTH_RADIUS_KM, fibonacci_lattice, is_land, latlon_to_xyz, xyz_to_latlon
 from tessearth.storage.files import write_bytes
 from tessearth.zoo import load_base

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from pretrain import captured
 
-from tessearth.devices import find_device
 from tessearth.encoder import SoftVoronoi, SparseMixer, TessellationConfig
+from tessearth.settings import find_device
 from tessearth.sphere import fibonacci_lattice, mean_chord
 
 COMPARED = 256

@@ -14,12 +14,12 @@ import time
 import numpy as np
 import torch
 
-from tessearth.devices import find_device
 from tessearth.imagery.building import build_store
 from tessearth.imagery.image_encoders import RandomConvolution, RcfSettings
 from tessearth.imagery.recipe import FeatureRecipe, PlacesRecipe, SourceRecipe
 from tessearth.imagery.sources import SOURCES
 from tessearth.imagery.store import CHUNK_PLACES
+from tessearth.settings import find_device
 from tessearth.sphere.sampling import place_keys, sample_sphere
 
 SIZE, BANDS = 24, 3

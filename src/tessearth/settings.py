@@ -1,4 +1,6 @@
-"""Settings as frozen dataclasses, read from plain values (JSON, TOML) with every key checked; tables of named cards."""
+"""Settings as frozen dataclasses, read from plain values (JSON, TOML) with every key checked; tables of named cards;
+the device to work on, and how many places it takes at once. Only `find_device` imports torch.
+"""
 
 import dataclasses
 import difflib
@@ -7,9 +9,12 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tessearth.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    import torch
 
 Settings = TypeVar("Settings")
 Card = TypeVar("Card")
@@ -18,6 +23,8 @@ Kind = Literal["classify", "regress"]
 
 LARGEST = 2**63 - 1
 """Whole numbers have 64 bits, as in TOML; Python prints no number of thousands of digits."""
+NUMBERS_AT_ONCE = {"cpu": 2**23, "gpu": 2**27}
+"""Of the widest array held at once: 32 MB of float32 keep a CPU's caches busy, a GPU wants more work per launch."""
 _IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -160,3 +167,23 @@ class Registry(dict[str, Card]):
 
     def __missing__(self, name: str) -> Card:
         raise UnknownNameError(f"there is no {self.kind} named {name!r}{did_you_mean(name, self)}")
+
+
+def places_at_once(device_type: str, widest: int) -> int:
+    """How many places are taken at once where the widest array holds `widest` numbers for each."""
+    return max(1, NUMBERS_AT_ONCE["cpu" if device_type == "cpu" else "gpu"] // widest)
+
+
+def find_device(device: "str | torch.device | None" = None) -> "torch.device":
+    """The device of a name such as "cpu" or "cuda:0"; None is a GPU when there is one."""
+    import torch
+
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).splitlines() or ["not available"])[0]
+        raise ConfigError(f"the device {str(device)!r} cannot be used: {reason}") from None
+    return found

@@ -10,7 +10,8 @@ from torch.nn.functional import normalize
 from tessearth.encoder import SiteGeometry, Slack, list_sites, weigh_left_out
 from tessearth.encoder.list_kernels import list_by_kernels
 from tessearth.encoder.lists import EPSILON, LONGEST, SiteRule
-from tessearth.sphere import DEPTH, CellLists, CubeCells, fibonacci_lattice, has_kernels, refine
+from tessearth.packages import has_kernels
+from tessearth.sphere import DEPTH, CellLists, CubeCells, fibonacci_lattice, refine
 
 DOUBLE = torch.float64
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

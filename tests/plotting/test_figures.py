@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from tessearth.encoder.contract import measure_token_use
 from tessearth.encoder.sites import TRAJECTORIES, Trajectory, read_trajectory
-from tessearth.encoder.tokens import measure_token_use
 from tessearth.errors import ConfigError, DataError, TableError
 from tessearth.figures.request import read_metrics, read_scores
 from tessearth.plotting import (

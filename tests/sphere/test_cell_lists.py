@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tessearth.packages import has_kernels
 from tessearth.sphere import (
     DEPTH,
     Block,
     CubeCells,
     Verdict,
     fibonacci_lattice,
-    has_kernels,
     mean_chord,
     refine,
     refine_by_kernels,

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tessearth.encoder.tokens import measure_token_use
+from tessearth.encoder.contract import measure_token_use
 from tessearth.errors import DataError
 from tessearth.imagery import FeatureStore
 from tessearth.sphere import is_inhabited_land

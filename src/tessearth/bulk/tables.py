@@ -347,6 +347,6 @@ def _open_workers(choice: ModelChoice, workers: int | None, cluster: str | None)
 def _runs_on_cpu(choice: ModelChoice) -> bool:
     if choice.runtime == "onnx":
         return True
-    from tessearth.devices import find_device
+    from tessearth.settings import find_device
 
     return find_device(choice.device).type == "cpu"

@@ -21,8 +21,8 @@ def features(
 
     tessearth features smoke --out stores/smoke
     """
-    from tessearth.devices import find_device
     from tessearth.imagery import build_store, load_recipe
+    from tessearth.settings import find_device
 
     loaded, chosen = load_recipe(recipe), find_device(device)
     done = 0

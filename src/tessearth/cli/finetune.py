@@ -127,7 +127,7 @@ def predict(
     --set, and options of the same names, take coverage (of the intervals), bbox (WEST,SOUTH,EAST,NORTH), device, and
     sep and encoding of a csv.
     """
-    from tessearth.devices import find_device
+    from tessearth.settings import find_device
     from tessearth.storage import Reading
     from tessearth.training import load_finetuned, predict_table
 

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.devices import places_at_once
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.fast.head import Precision
 from tessearth.errors import ConfigError, TessearthError
-from tessearth.settings import check_at_least
+from tessearth.settings import check_at_least, places_at_once
 from tessearth.sphere import xyz_to_latlon
 from tessearth.zoo import load_base
 

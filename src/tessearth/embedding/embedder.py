@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tessearth.devices import find_device
 from tessearth.embedding.engines import Engine, Places, RetrievalEngine, VoronoiEngine, build_engine
 from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.head import Precision
@@ -25,7 +24,7 @@ from tessearth.embedding.transfer import Gatherer
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, CoordinateError
 from tessearth.seasons import Shares, read_season
-from tessearth.settings import check_dims
+from tessearth.settings import check_dims, find_device
 from tessearth.sphere import (
     LARGEST_DEGREES,
     OnBad,

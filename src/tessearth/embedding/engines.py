@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tessearth.devices import places_at_once
 from tessearth.embedding.fast import Strategy
 from tessearth.embedding.fast.cpu import FEW_PLACES, FastVoronoi
 from tessearth.embedding.fast.head import Precision, network_dtype
@@ -26,6 +25,7 @@ from tessearth.embedding.fast.listed import takes_lists
 from tessearth.embedding.retrieval import Retriever
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError
+from tessearth.settings import places_at_once
 from tessearth.sphere import fibonacci_lattice, latlon_to_xyz, xyz_to_latlon
 
 if typing.TYPE_CHECKING:

@@ -23,13 +23,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tessearth.devices import places_at_once
 from tessearth.embedding.embedder import Embedder
 from tessearth.embedding.listed_graph import ListedGraph, has_lists, is_listed
 from tessearth.embedding.onnx import FORMAT, INPUT, OUTPUT, OnnxEmbedder, seal
 from tessearth.encoder import LocationEncoder, SphericalVoronoiEncoder
 from tessearth.errors import ConfigError, TessearthError, WeightsError, first_line
 from tessearth.packages import require
+from tessearth.settings import places_at_once
 from tessearth.sphere import fibonacci_lattice, xyz_to_latlon
 from tessearth.storage import write_bytes
 from tessearth.version import __version__

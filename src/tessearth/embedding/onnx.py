@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessearth.devices import places_at_once
 from tessearth.errors import WeightsError, first_line
 from tessearth.packages import require
-from tessearth.settings import check_dims
+from tessearth.settings import check_dims, places_at_once
 from tessearth.sphere import OnBad, take_latlon
 from tessearth.storage import checksum
 

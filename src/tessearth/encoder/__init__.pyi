@@ -3,6 +3,7 @@ from tessearth.encoder.config import TessellationConfig as TessellationConfig
 from tessearth.encoder.contract import BASELINE_FORMAT as BASELINE_FORMAT
 from tessearth.encoder.contract import BASELINE_FORMAT_VERSION as BASELINE_FORMAT_VERSION
 from tessearth.encoder.contract import LocationEncoder as LocationEncoder
+from tessearth.encoder.contract import measure_token_use as measure_token_use
 from tessearth.encoder.lists import SiteGeometry as SiteGeometry
 from tessearth.encoder.lists import Slack as Slack
 from tessearth.encoder.lists import list_sites as list_sites
@@ -22,7 +23,6 @@ from tessearth.encoder.sites import read_trajectory as read_trajectory
 from tessearth.encoder.sites import start_sites as start_sites
 from tessearth.encoder.sparse import SparseMixer as SparseMixer
 from tessearth.encoder.sparse import mix_listed as mix_listed
-from tessearth.encoder.tokens import measure_token_use as measure_token_use
 from tessearth.encoder.voronoi import EMBEDDING_SPREAD as EMBEDDING_SPREAD
 from tessearth.encoder.voronoi import LEAST_SPACING as LEAST_SPACING
 from tessearth.encoder.voronoi import SoftVoronoi as SoftVoronoi

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tessearth.packages import has_kernels
 from tessearth.sphere import Block, CellLists, Verdict, expand, refine
 
 EPSILON = 1e-6
@@ -77,12 +78,10 @@ def list_sites(
     """
     present = (geometry.territory > -math.inf).nonzero()[:, 0]
     rule = SiteRule(geometry, epsilon, slack, longest)
-    if present.is_cuda:
+    if present.is_cuda and has_kernels(present.device):
         from tessearth.encoder.list_kernels import list_by_kernels  # brings Triton in
-        from tessearth.sphere import has_kernels
 
-        if has_kernels(present.device):
-            return list_by_kernels(present, rule, within)
+        return list_by_kernels(present, rule, within)
     return refine(present, rule, within=within)
 
 

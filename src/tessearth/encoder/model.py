@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tessearth.encoder.config import EncoderConfig
-from tessearth.encoder.contract import LocationEncoder, Sites
+from tessearth.encoder.contract import LocationEncoder, SemanticTokens, Sites
 from tessearth.encoder.sites import SiteStart, start_sites
-from tessearth.encoder.tokens import SemanticTokens
 from tessearth.encoder.voronoi import EMBEDDING_SPREAD, SoftVoronoi
 from tessearth.errors import ConfigError
 from tessearth.sphere import latlon_to_xyz

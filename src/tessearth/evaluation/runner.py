@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessearth.devices import find_device
 from tessearth.embedding import Embedder, EmbeddingCache
 from tessearth.errors import ConfigError, DataError, TessearthError, UnknownNameError
 from tessearth.evaluation.plan import (
@@ -60,7 +59,7 @@ from tessearth.evaluation.results import (
 )
 from tessearth.evaluation.tasks import Task, read_tasks
 from tessearth.labels import country_continents, prepare_labels
-from tessearth.settings import Kind, did_you_mean, from_plain
+from tessearth.settings import Kind, did_you_mean, find_device, from_plain
 from tessearth.sphere import is_frame
 from tessearth.storage import AS_USUAL, Reading, locked_folder, side_by_side
 from tessearth.version import __version__

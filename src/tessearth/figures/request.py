@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.csv
 
 from tessearth import evaluation
-from tessearth.devices import find_device
 from tessearth.embedding import Embedder
 from tessearth.encoder import TRAJECTORIES
 from tessearth.errors import ConfigError, CoordinateError, DataError, TableError, first_line
 from tessearth.evaluation import Outcome, Task
 from tessearth.imagery import FeatureStore, SourceRecipe, build_source, to_picture
 from tessearth.plotting import COLUMN_CM, SHARE, Floats, Pixels, Predicted, Score, View, build_view, new_figure
-from tessearth.settings import Kind, from_plain, read_value
+from tessearth.settings import Kind, find_device, from_plain, read_value
 from tessearth.sphere import check_latlon
 from tessearth.zoo import shipped_folder
 

@@ -7,7 +7,6 @@ from tessearth.sphere.angles import read_angle as read_angle
 from tessearth.sphere.angles import read_pair as read_pair
 from tessearth.sphere.cell_kernels import Candidates as Candidates
 from tessearth.sphere.cell_kernels import Marks as Marks
-from tessearth.sphere.cell_kernels import has_kernels as has_kernels
 from tessearth.sphere.cell_kernels import refine_by_kernels as refine_by_kernels
 from tessearth.sphere.cell_lists import Block as Block
 from tessearth.sphere.cell_lists import CellLists as CellLists

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tessearth.packages import has_kernels as has_kernels  # noqa: PLC0414 (the front lists it)
 from tessearth.sphere.cell_lists import CellLists, expand
 from tessearth.sphere.geometry import DEPTH, CubeCells
 

@@ -19,10 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tessearth.devices import find_device
 from tessearth.encoder import LocationEncoder
 from tessearth.errors import ConfigError, DataError, OutputError
-from tessearth.settings import Kind, check_at_least, from_plain
+from tessearth.settings import Kind, check_at_least, find_device, from_plain
 from tessearth.sphere import LARGEST_DEGREES, as_latlon, is_frame, split_places
 from tessearth.storage import Labelled, Reading, locked_folder, open_points, read_labelled, write_bytes
 from tessearth.training.finetuned import HEAD, METRICS, FineTuned, Judged, LabelHead, Rows, embed_places, fit_ridge_

@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from tessearth.devices import find_device
 from tessearth.encoder import SphericalVoronoiEncoder, compact
 from tessearth.errors import ConfigError, DataError
 from tessearth.imagery import DeviceFeatures, FeatureStore, build_store, compute_features, has_device_form, is_store
+from tessearth.settings import find_device
 from tessearth.training.data import TrainingData
 from tessearth.training.model import FITTED_PLACES, PretrainingModel, centred, fit_image_side_, meeting_width
 from tessearth.training.objective import is_distributed
 from tessearth.training.recipe import Recipe, first_difference, read_recipe
-from tessearth.training.recording import SiteRecords
-from tessearth.training.run_folder import STORE, Checkpoint, RunFolder
+from tessearth.training.run_folder import STORE, Checkpoint, RunFolder, SiteRecords
 from tessearth.training.start import build_start
 from tessearth.training.step import Stepper, numerics
 from tessearth.training.validation import evaluate
