@@ -154,7 +154,8 @@ class Embedder:
         one for all places or one each, where the model knows seasons. One place may have many. Of a table, `date` may
         name the column.
         """
-        season = self._read_season(month, take_dates(points, date))
+        asked = month is not None or date is not None
+        season = self._read_season(month, take_dates(points, date)) if asked else None
         if geometry != "point":
             _check_one_season(season, f"geometry = {geometry!r}")
             read = take_places(points, lat, lon, on_bad, geometry)
