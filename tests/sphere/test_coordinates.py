@@ -92,10 +92,12 @@ POLYGONS = {
     "geojson": OF_SQUARES.__geo_interface__,
     "arrow of geopandas": IN_METRES.to_arrow(),
     "arrow table of shapes": pa.table(IN_METRES.to_arrow()),
-    "polars with an extension": pl.DataFrame(IN_METRES.to_arrow()),
     "polars, bytes of the usual name": pl.DataFrame({"id": [1, 2], "geom": shapely.to_wkb(SQUARES)}),
     "lazy polars": pl.DataFrame({"id": [1, 2], "geom": shapely.to_wkb(SQUARES)}).lazy(),
 }
+WITH_AN_EXTENSION = pl.DataFrame(IN_METRES.to_arrow())
+if WITH_AN_EXTENSION.schema["geometry"] != pl.Binary:  # before version 2 polars forgets that these are shapes in metres
+    POLYGONS["polars with an extension"] = WITH_AN_EXTENSION
 
 
 @pytest.mark.parametrize("form", POLYGONS)
