@@ -246,6 +246,11 @@ def test_a_column_of_dates_is_what_the_library_makes_of_them(tmp_path: Path) -> 
     assert "row 6: column 'day' holds 'soon', which is no date; write YYYY-MM-DD" in str(refused)
     assert "null" not in str(refused)
     assert "a row without a date cannot be kept" in str(encode("--bad-rows", "null").exception)
+    hidden = [f"0{i},95,0,2024-01-01" for i in range(300)]  # errors name the first bad rows alone
+    table.write_text("\n".join(["id,lat,lon,day", *hidden, *rows[:5], "5,10,20,soon"]) + "\n")
+    assert "row 306: column 'day' holds 'soon'" in str(encode("--bad-rows", "null").exception)
+    table.write_text("\n".join(["id,lat,lon,day", *rows[:5], "5,10,20,soon", "6,10,20,", *rows[7:]]) + "\n")
+    assert "column 'lat' holds the places" in str(encode("--date", "lat").exception)
     assert encode("--bad-rows", "skip").exit_code == 0
     np.testing.assert_allclose(np.load(tmp_path / "e.npy"), np.delete(wanted, (5, 6), axis=0), atol=2e-6)
 

@@ -206,6 +206,8 @@ def open_points(path: Any, reading: Reading = AS_USUAL, *, keep: Sequence[str] |
             columns = _find_columns(raw, reading)
             if reading.date is not None and reading.date not in raw.schema.names:
                 raise TableError(f"there is no column {reading.date!r}{did_you_mean(reading.date, raw.schema.names)}")
+            if reading.date in columns.names:
+                raise TableError(f"column {reading.date!r} holds the places: name the column of dates")
             kept = _find_kept(raw.schema.names, keep)
             checked = _check_all(columns)
             about = dict(raw.schema.metadata or {})
@@ -328,8 +330,10 @@ def _check_all(columns: _Columns, *, in_haste: bool = False) -> _Checked:
             if len(problems) < LOOKED_AT:
                 problems.append(problem)
                 texts += cells
-            undated = undated or (problem if ABOUT_DATES in problem else "")
             writer.writerow([row, problem, *cells])
+        if places.season is not None and not undated:
+            for index in np.flatnonzero(np.isnan(places.season) & ~find_bad(latlon))[:1].tolist():
+                undated = columns.problem(batch, index, rows + index + 1, latlon[index])
         small = small and are_radians(latlon[~is_bad])
         rows, bad = rows + len(latlon), bad + int(is_bad.sum())
         if in_haste and bad and reading.on_bad == "error":
